@@ -1,0 +1,234 @@
+// Package event is the truth of a run: what happened, in the order in which it
+// was recorded, one JSON object a line, on disk before the next step is taken.
+// The runner writes events, everything else is derived from them by pure
+// functions. The package knows the events and their journal and computes no
+// figure.
+//
+// Times of durations are float64 seconds from a monotonic clock. A pointer that
+// is nil means "not reported", never 0.
+package event
+
+import "time"
+
+// Version is the version of the event format (docs/events.md).
+const Version = 1
+
+// Type names the payload of an event.
+type Type string
+
+// The closed set of event types.
+const (
+	TypeRun        Type = "run"
+	TypeDeployment Type = "deployment"
+	TypeSample     Type = "sample"
+	TypeRepeat     Type = "repeat"
+	TypePoint      Type = "point"
+	TypeSkip       Type = "skip"
+	TypeFlush      Type = "flush"
+	TypeFailure    Type = "failure"
+	TypeKernel     Type = "kernel"
+	TypeTelemetry  Type = "telemetry"
+	TypeNote       Type = "note"
+)
+
+// Event is the envelope and exactly one payload, the one that Type names. On
+// disk the payload stands under the type's name:
+// {"v":1,"order":"o1","seq":7,"time":"…Z","type":"sample","sample":{…}}.
+type Event struct {
+	V     int       `json:"v"`
+	Order string    `json:"order"` // the work order; one writer each
+	Seq   int64     `json:"seq"`   // 1, 2, 3, … within the order
+	Time  time.Time `json:"time"`  // UTC, for people; no figure is computed from it
+	Type  Type      `json:"type"`
+
+	Run        *Run        `json:"run,omitempty"`
+	Deployment *Deployment `json:"deployment,omitempty"`
+	Sample     *Sample     `json:"sample,omitempty"`
+	Repeat     *Repeat     `json:"repeat,omitempty"`
+	Point      *Point      `json:"point,omitempty"`
+	Skip       *Skip       `json:"skip,omitempty"`
+	Flush      *Flush      `json:"flush,omitempty"`
+	Failure    *Failure    `json:"failure,omitempty"`
+	Note       *Note       `json:"note,omitempty"`
+}
+
+// Run is a beginning or an end of work on an order.
+type Run struct {
+	RunID   string `json:"run_id"`
+	State   string `json:"state"` // start | resume | extend | end
+	Version string `json:"version,omitempty"`
+	Only    string `json:"only,omitempty"`   // the --only filters of this stretch
+	Reason  string `json:"reason,omitempty"` // of an end: done | budget | time-limit | interrupted | error
+	Detail  string `json:"detail,omitempty"`
+}
+
+// Deployment is a step in one life of a server.
+type Deployment struct {
+	DeploymentID string `json:"deployment_id"` // o1-d1, o1-d2, … ; names the log
+	Variant      string `json:"variant"`
+	VariantID    string `json:"variant_id"`
+	State        string `json:"state"` // launch | ready | probed | end
+
+	// launch
+	Argv    []string `json:"argv,omitempty"` // secrets replaced by their names
+	Managed bool     `json:"managed"`        // false: a server that we did not start
+	Host    string   `json:"host,omitempty"`
+	Port    int      `json:"port,omitempty"`
+	PID     int      `json:"pid,omitempty"`
+
+	// ready
+	LoadS     *float64       `json:"load_s,omitempty"` // launch to first answered token
+	Effective map[string]any `json:"effective,omitempty"`
+
+	// probed
+	Probe *Probe `json:"probe,omitempty"`
+
+	// end
+	ExitCode   *int     `json:"exit_code,omitempty"`
+	ExitSignal string   `json:"exit_signal,omitempty"`
+	Expected   bool     `json:"expected,omitempty"` // we asked it to end
+	LifeS      *float64 `json:"life_s,omitempty"`
+	LogTail    []string `json:"log_tail,omitempty"`
+}
+
+// Probe is the verdict of the cache probe: cold, same again, flush, same again.
+type Probe struct {
+	Context    int      `json:"context"`
+	HitRatio   *float64 `json:"hit_ratio,omitempty"`   // TTFT of the repetition over the cold one
+	FlushRatio *float64 `json:"flush_ratio,omitempty"` // TTFT after the flush over the cold one
+	HitCached  *int64   `json:"hit_cached,omitempty"`  // cached tokens reported for the repetition
+	Flushed    *int64   `json:"flushed_cached,omitempty"`
+	Template   int64    `json:"template_tokens"`        // cached tokens reported for unrelated prompts: a common prefix
+	Proven     string   `json:"flush_proven,omitempty"` // yes | no | unknown
+}
+
+// Roles of a sample.
+const (
+	RoleMeasure = "measure"
+	RoleWarmup  = "warmup"
+	RolePilot   = "pilot"
+	RoleProbe   = "probe"
+	RoleSettle  = "settle"
+	RoleGate    = "gate"
+	RoleDrift   = "drift"
+)
+
+// Sample is one request, as measured and as the server reported it.
+type Sample struct {
+	DeploymentID string `json:"deployment_id"`
+	PointID      string `json:"point_id,omitempty"`
+	Role         string `json:"role"`
+	Repeat       int    `json:"repeat"`        // 1, 2, …; 0 where the role has none
+	Attempt      int    `json:"attempt"`       // 1, or more after a torn or resumed repeat
+	Leg          string `json:"leg,omitempty"` // a | b
+	Slot         int    `json:"slot"`          // 0 … concurrency−1
+	Second       bool   `json:"second"`        // this leg ran second in its pair
+
+	ContextRequested int `json:"context_requested"`
+	TokensRequested  int `json:"tokens_requested"`
+
+	Start    time.Time `json:"start"`     // wall clock, for people
+	ConnectS float64   `json:"connect_s"` // before the clock starts
+	TotalS   float64   `json:"total_s"`   // first byte written to last byte read
+	HeaderS  *float64  `json:"header_s,omitempty"`
+	TTFTS    *float64  `json:"ttft_s,omitempty"` // first byte written to first token read, where it streams
+	Streamed bool      `json:"streamed"`
+	Buffered bool      `json:"buffered,omitempty"` // the stream arrived at once: its inner times mean nothing
+
+	PromptTokens     *int64 `json:"prompt_tokens,omitempty"`
+	CompletionTokens *int64 `json:"completion_tokens,omitempty"`
+	CachedTokens     *int64 `json:"cached_tokens,omitempty"`
+	Steps            *int64 `json:"steps,omitempty"`       // forward passes of decode, where reported
+	Retractions      *int64 `json:"retractions,omitempty"` // times the request was preempted
+
+	ChunkS      []float64 `json:"chunk_s,omitempty"`      // arrival of each chunk with tokens, after the first byte written
+	ChunkTokens []int32   `json:"chunk_tokens,omitempty"` // tokens in it, where known
+
+	ServerTotalS        *float64 `json:"server_total_s,omitempty"`          // the server's own latency
+	ServerPrefillS      *float64 `json:"server_prefill_s,omitempty"`        // the server's own prefill time
+	ServerDecodeSPerTok *float64 `json:"server_decode_s_per_tok,omitempty"` // the server's own decode time per token
+
+	Finish       string `json:"finish,omitempty"` // length | stop | abort | …
+	OutputSHA256 string `json:"output_sha256,omitempty"`
+	HTTPStatus   int    `json:"http_status,omitempty"`
+
+	Flush *Flush `json:"flush,omitempty"` // of the flush before this request, where one was asked for
+
+	Error  string   `json:"error,omitempty"`  // failure_kind of the request; empty when it was answered whole
+	Detail string   `json:"detail,omitempty"` // the server's or transport's words, bounded
+	Notes  []string `json:"notes,omitempty"`  // what the adapter had to do or doubts, such as "no end marker"
+}
+
+// Flush is one attempt to empty the prefix cache, with its verdict.
+type Flush struct {
+	DeploymentID string  `json:"deployment_id,omitempty"`
+	Method       string  `json:"method"`   // the route or switch used
+	Attempts     int     `json:"attempts"` // requests made
+	WaitS        float64 `json:"wait_s"`   // from first attempt to verdict
+	Status       int     `json:"status,omitempty"`
+	OK           *bool   `json:"ok,omitempty"` // nil: the engine gives no verdict
+	Detail       string  `json:"detail,omitempty"`
+}
+
+// Repeat ends one pair. Its legs are the samples of the same point, repeat,
+// attempt and role; a pair without this event is torn.
+type Repeat struct {
+	DeploymentID string `json:"deployment_id"`
+	PointID      string `json:"point_id"`
+	Role         string `json:"role"` // measure | warmup | pilot | drift
+	Repeat       int    `json:"repeat"`
+	Attempt      int    `json:"attempt"`
+	A            int    `json:"a"` // tokens asked for
+	B            int    `json:"b"`
+	Order        string `json:"order"`  // ab | ba
+	Status       string `json:"status"` // complete | failed | cancelled
+}
+
+// Point is a step in the life of a point.
+type Point struct {
+	PointID string `json:"point_id"`
+	State   string `json:"state"` // sized | done | retry
+
+	// sized: the token budgets are fixed for the point
+	A       int      `json:"a,omitempty"`
+	B       int      `json:"b,omitempty"`
+	S0      *float64 `json:"s0_s,omitempty"`     // pilot's seconds per token
+	JitterS *float64 `json:"jitter_s,omitempty"` // j of design.md 6
+	Capped  string   `json:"capped,omitempty"`   // what kept b below what the target asks for
+
+	// done
+	Stop string `json:"stop,omitempty"` // target | max | budget | failed
+}
+
+// Skip records a planned point that will not be measured, and why.
+type Skip struct {
+	PointID string `json:"point_id"`
+	Reason  string `json:"reason"`            // skip_longer | stop_variant | …
+	Because string `json:"because,omitempty"` // point_id of the failure behind it
+	Detail  string `json:"detail,omitempty"`
+}
+
+// Failure is an outcome: what went wrong, where, with evidence (design.md 7).
+type Failure struct {
+	DeploymentID string   `json:"deployment_id,omitempty"`
+	PointID      string   `json:"point_id,omitempty"`
+	Variant      string   `json:"variant,omitempty"`
+	Kind         string   `json:"failure_kind"`
+	Stage        string   `json:"failure_stage"` // build | launch | load | warmup | flush | prefill | decode | teardown
+	Scope        string   `json:"failure_scope"` // request | server | host | link
+	Signature    string   `json:"signature,omitempty"`
+	Message      string   `json:"message,omitempty"`  // one line for people
+	Evidence     []string `json:"evidence,omitempty"` // the log's own lines
+	ExitCode     *int     `json:"exit_code,omitempty"`
+	ExitSignal   string   `json:"exit_signal,omitempty"`
+	HTTPStatus   int      `json:"http_status,omitempty"`
+}
+
+// Note is a doubt or a fact for the reader that concerns a run, a variant or a
+// point.
+type Note struct {
+	Code    string `json:"code"` // stable, such as "b-too-small"
+	PointID string `json:"point_id,omitempty"`
+	Variant string `json:"variant,omitempty"`
+	Text    string `json:"text"`
+}

@@ -1,0 +1,359 @@
+// Package schema is the declarative language in Go: what a spec says, after
+// CUE has checked it, servers and variants have been merged and every default
+// has been filled in. The CUE definitions beside it are embedded; package load
+// reads a spec into these types, package plan turns them into points. This
+// package holds data only.
+//
+// JSON names are the language's field names (docs and plan.json use them).
+// Numbers inside free-form settings are json.Number, so that 0.88 reaches a
+// command line as 0.88 and a 63-bit seed stays exact.
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Experiment is a whole spec, resolved.
+type Experiment struct {
+	Name     string `json:"name"` // the spec's folder or file name
+	Title    string `json:"title"`
+	Question string `json:"question,omitempty"`
+
+	Model  *Model `json:"model,omitempty"`
+	Target Target `json:"target"`
+
+	// Variants are resolved server configurations in the order in which the
+	// spec declares them, matrix cells expanded.
+	Variants []Variant `json:"variants"`
+	Baseline string    `json:"baseline,omitempty"` // a variant's name
+
+	Sweep       Sweep                `json:"sweep"`
+	Prompt      Prompt               `json:"prompt"`
+	Method      Method               `json:"method"`
+	Budget      Budget               `json:"budget"`
+	Limits      Limits               `json:"limits"`
+	OnFailure   string               `json:"on_failure,omitempty"` // skip_longer | restart | stop_variant; empty: by failure kind
+	Host        HostPolicy           `json:"host"`
+	Gate        *Gate                `json:"gate,omitempty"`
+	Expect      *Expect              `json:"expect,omitempty"`
+	KernelBench *KernelBench         `json:"kernel_bench,omitempty"`
+	Published   map[string]Published `json:"published,omitempty"`
+}
+
+// Variant is one resolved server configuration. Of its fields only Name, Base,
+// Host and Port take no part in its identity.
+type Variant struct {
+	Name   string `json:"name"`
+	Base   string `json:"base,omitempty"` // the declared variant that a matrix cell comes from
+	Server string `json:"server"`         // the server declaration it was merged over
+	Engine string `json:"engine"`         // sglang | openai | llamacpp | twopoint | …
+
+	URL string `json:"url,omitempty"` // a server that we do not start; then nothing below that launches one is set
+
+	ModelPath     string `json:"model_path,omitempty"`
+	ServedName    string `json:"served_name,omitempty"`
+	ContextLength int    `json:"context_length,omitempty"` // tokens; 0: the engine's default
+	TP            int    `json:"tp,omitempty"`
+	DP            int    `json:"dp,omitempty"`
+	PP            int    `json:"pp,omitempty"`
+	DCP           int    `json:"dcp,omitempty"`
+	Host          string `json:"host,omitempty"` // address to bind; empty: 127.0.0.1
+	Port          int    `json:"port,omitempty"` // 0: chosen before launch
+
+	Args    map[string]any      `json:"args,omitempty"` // bool, string, json.Number, []any, map[string]any
+	Env     map[string]EnvValue `json:"env,omitempty"`
+	Command []string            `json:"command,omitempty"` // replaces the engine's launch command
+	Setup   string              `json:"setup,omitempty"`   // shell line run before the command, in the same shell
+	Cwd     string              `json:"cwd,omitempty"`
+
+	Files     []string   `json:"files,omitempty"` // relative to the spec's folder
+	FilesHash string     `json:"files_hash,omitempty"`
+	Build     [][]string `json:"build,omitempty"`
+
+	Container    *Container `json:"container,omitempty"`
+	ReadyTimeout Duration   `json:"ready_timeout"`
+	Flush        string     `json:"flush"` // auto | require | never
+
+	Cell map[string]any `json:"cell,omitempty"` // the matrix cell's own args, for settings marked swept
+}
+
+// EnvValue is one environment variable of a server: a literal, or the name of
+// a variable that holds a secret where the runner is. The secret's value never
+// enters a file.
+type EnvValue struct {
+	Value  string `json:"value,omitempty"`
+	Secret string `json:"secret,omitempty"`
+}
+
+// Container starts the server inside an image.
+type Container struct {
+	Image   string   `json:"image"`
+	Runtime string   `json:"runtime,omitempty"` // docker | podman | apptainer
+	Args    []string `json:"args,omitempty"`
+}
+
+// Target names where a work order is executed. Exactly one of the kinds is
+// set; Name "local" is this machine.
+type Target struct {
+	Name  string         `json:"name"`
+	SSH   map[string]any `json:"ssh,omitempty"`
+	Slurm map[string]any `json:"slurm,omitempty"`
+	Kube  map[string]any `json:"kube,omitempty"`
+}
+
+// IsLocal tells whether the order runs on this machine.
+func (t Target) IsLocal() bool {
+	return t.SSH == nil && t.Slurm == nil && t.Kube == nil && t.Name == "local"
+}
+
+// Model is the geometry of a language model, unsharded.
+type Model struct {
+	Preset string `json:"preset,omitempty"`
+	Name   string `json:"name"`
+	Heads  int    `json:"heads"`
+	Layers Layers `json:"layers"`
+	KV     KV     `json:"kv"`
+	DType  string `json:"dtype"` // of the KV cache: f32 | bf16 | f16 | fp8
+
+	ActiveWeightBytes int64 `json:"active_weight_bytes,omitempty"` // read for one token; 0: unknown
+}
+
+// Layers counts layers by kind. Only full attention grows with context.
+type Layers struct {
+	Full   int     `json:"full"`
+	Window *Window `json:"window,omitempty"`
+	Linear int     `json:"linear,omitempty"`
+}
+
+// Window is a number of layers that see only the last Tokens tokens.
+type Window struct {
+	Count  int `json:"count"`
+	Tokens int `json:"tokens"`
+}
+
+// KV is the attention kind: exactly one is set.
+type KV struct {
+	MLA *MLA `json:"mla,omitempty"`
+	GQA *GQA `json:"gqa,omitempty"`
+}
+
+// MLA stores one latent row of Rank+Rope elements a token and layer.
+type MLA struct {
+	Rank int `json:"rank"`
+	Rope int `json:"rope"`
+}
+
+// GQA stores Heads key and Heads value rows of HeadDim elements.
+type GQA struct {
+	Heads   int `json:"heads"`
+	HeadDim int `json:"head_dim"`
+}
+
+// Sweep is the axes; their product (or zip) is expanded in Go.
+type Sweep struct {
+	Context     []int     `json:"context"` // prompt tokens
+	Concurrency []int     `json:"concurrency"`
+	Zip         bool      `json:"zip,omitempty"`
+	Exclude     []Exclude `json:"exclude,omitempty"`
+}
+
+// Exclude drops points that match all of its non-empty parts.
+type Exclude struct {
+	Variant     []string `json:"variant,omitempty"`
+	Context     *Range   `json:"context,omitempty"`
+	Concurrency *Range   `json:"concurrency,omitempty"`
+}
+
+// Range is a set of integers: Values, or everything from Min to Max (each end
+// optional, inclusive).
+type Range struct {
+	Values []int `json:"values,omitempty"`
+	Min    *int  `json:"min,omitempty"`
+	Max    *int  `json:"max,omitempty"`
+}
+
+// Contains tells whether n is in the set.
+func (r Range) Contains(n int) bool {
+	if len(r.Values) > 0 {
+		for _, v := range r.Values {
+			if v == n {
+				return true
+			}
+		}
+		return false
+	}
+	return (r.Min == nil || n >= *r.Min) && (r.Max == nil || n <= *r.Max)
+}
+
+// Prompt says what the requests contain.
+type Prompt struct {
+	Source    string  `json:"source"` // text | random | file
+	File      string  `json:"file,omitempty"`
+	FileHash  string  `json:"file_hash,omitempty"`
+	Seed      int64   `json:"seed"`
+	Nonce     bool    `json:"nonce"`
+	Length    string  `json:"length"`              // exact | reported
+	Tolerance float64 `json:"tolerance,omitempty"` // accepted share of prompt length off the request, for "reported"
+}
+
+// Method holds exactly one way of measuring.
+type Method struct {
+	TwoPoint      *TwoPoint      `json:"two_point,omitempty"`
+	Stream        map[string]any `json:"stream,omitempty"`
+	MultiPoint    map[string]any `json:"multi_point,omitempty"`
+	DecodeAtDepth map[string]any `json:"decode_at_depth,omitempty"`
+}
+
+// Name is the method's field name in the language.
+func (m Method) Name() string {
+	switch {
+	case m.TwoPoint != nil:
+		return "two_point"
+	case m.Stream != nil:
+		return "stream"
+	case m.MultiPoint != nil:
+		return "multi_point"
+	case m.DecodeAtDepth != nil:
+		return "decode_at_depth"
+	}
+	return ""
+}
+
+// TwoPoint asks for a and b tokens from the same prompt length; the difference
+// of the times is b−a decode tokens.
+type TwoPoint struct {
+	A       int     `json:"a"`           // tokens of the short leg; 0: by the tool (1, or 33 under speculation)
+	B       int     `json:"b,omitempty"` // tokens of the long leg; 0: auto
+	Repeats Repeats `json:"repeats"`
+	Warmup  bool    `json:"warmup"`
+	Settle  Settle  `json:"settle"`
+}
+
+// Repeats is the stopping rule of a point.
+type Repeats struct {
+	Min         int     `json:"min"`         // valid pairs before the target counts
+	Max         int     `json:"max"`         // pairs at most
+	Target      float64 `json:"target"`      // half-width of the interval over the mean, such as 0.03
+	Deployments int     `json:"deployments"` // server lives that share the pairs
+}
+
+// Settle is what happens between a flush and a timed request: "request" (one
+// short untimed request), "none", or a pause.
+type Settle struct {
+	Mode string   // request | none | wait
+	Wait Duration // for wait
+}
+
+func (s Settle) MarshalText() ([]byte, error) {
+	if s.Mode == "wait" {
+		return s.Wait.MarshalText()
+	}
+	return []byte(s.Mode), nil
+}
+
+func (s *Settle) UnmarshalText(b []byte) error {
+	switch string(b) {
+	case "request", "none":
+		*s = Settle{Mode: string(b)}
+		return nil
+	}
+	var d Duration
+	if err := d.UnmarshalText(b); err != nil {
+		return fmt.Errorf("settle is \"request\", \"none\" or a duration, not %q", b)
+	}
+	*s = Settle{Mode: "wait", Wait: d}
+	return nil
+}
+
+// Budget bounds measuring time; 0 is no bound.
+type Budget struct {
+	PerPoint Duration `json:"per_point,omitempty"`
+	Total    Duration `json:"total,omitempty"`
+}
+
+// Limits bound one request; 0 leaves the choice to the runner, which records it.
+type Limits struct {
+	Connect    Duration `json:"connect,omitempty"`
+	FirstToken Duration `json:"first_token,omitempty"`
+	Total      Duration `json:"total,omitempty"`
+}
+
+// HostPolicy says what to do about the machine's other users and its power cap.
+type HostPolicy struct {
+	Foreign string  `json:"foreign"` // warn | stop
+	PowerW  float64 `json:"power_w,omitempty"`
+}
+
+// Gate asks for output checks on separate untimed prompts.
+type Gate struct {
+	Needle    any `json:"needle,omitempty"`
+	Agreement any `json:"agreement,omitempty"`
+}
+
+// Expect holds the author's estimates, for planning time only.
+type Expect struct {
+	PrefillTokS float64  `json:"prefill_tok_s,omitempty"`
+	DecodeTokS  float64  `json:"decode_tok_s,omitempty"`
+	Load        Duration `json:"load,omitempty"`
+}
+
+// KernelBench runs attention kernels over the sweep's contexts.
+type KernelBench struct {
+	Variants  []string `json:"variants,omitempty"`
+	Placement []string `json:"placement,omitempty"`
+	PageSize  []int    `json:"page_size,omitempty"`
+	QLen      []int    `json:"q_len,omitempty"`
+	KVDType   []string `json:"kv_dtype,omitempty"`
+	Splits    []int    `json:"splits,omitempty"` // 0: auto
+	Batch     []int    `json:"batch,omitempty"`
+	Threads   []int    `json:"threads,omitempty"`
+	Command   []string `json:"command,omitempty"`
+}
+
+// Published is one published table: cells become claims, beside named ones.
+type Published struct {
+	Source     Source         `json:"source"`
+	Definition string         `json:"definition,omitempty"` // of decode and prefill: twopoint | origin | …
+	MeasuredOn map[string]any `json:"measured_on,omitempty"`
+
+	// Cells is metric column → variant → context label → value. A cell is a
+	// number, {value, plus_minus, …} or null for "published as absent".
+	Cells  map[string]map[string]map[string]any `json:"cells,omitempty"`
+	Claims map[string]map[string]any            `json:"claims,omitempty"`
+}
+
+// Source says where a published number stands.
+type Source struct {
+	Title      string `json:"title"`
+	Where      string `json:"where"`
+	Date       string `json:"date,omitempty"`
+	Confidence string `json:"confidence,omitempty"` // A | B | C
+}
+
+// Duration is a time.Duration that is written as a string: "5m", "1h30m".
+type Duration time.Duration
+
+func (d Duration) String() string               { return time.Duration(d).String() }
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+func (d *Duration) UnmarshalText(b []byte) error {
+	v, err := time.ParseDuration(string(b))
+	if err != nil {
+		return fmt.Errorf("%q is not a duration; write \"500ms\", \"90s\", \"20m\" or \"1h30m\"", b)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// CanonicalJSON is v with sorted keys, no spaces and numbers in one form (an
+// integral number has no fraction or exponent), so that equal content has equal
+// bytes however it was written. It is what identities are hashed over.
+func CanonicalJSON(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return canonical(b)
+}
