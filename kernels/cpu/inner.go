@@ -143,14 +143,14 @@ func softmaxGeneric(s []float32, lds, nq, n int, m, l, corr []float32) {
 }
 
 // Coefficients of 2^f on [−½, ½] by powers of f, a minimax fit of the relative
-// error (below 2e-9 before rounding); every path evaluates the same polynomial.
+// error (below 3e-9 before rounding); every path evaluates the same polynomial.
 const (
-	exp2c1 = 0.693147182
-	exp2c2 = 0.240226462
-	exp2c3 = 0.0555033237
-	exp2c4 = 0.00961833261
-	exp2c5 = 0.00133941934
-	exp2c6 = 0.000154034443
+	exp2c1 = 0.693147215
+	exp2c2 = 0.2402265278
+	exp2c3 = 0.05550310551
+	exp2c4 = 0.009617692976
+	exp2c5 = 0.001340664385
+	exp2c6 = 0.0001559467702
 
 	// exp2Low is where results become exactly zero: the scale factor 2^n is
 	// made by writing n+127 into the exponent, and 0 there is the number 0.
