@@ -1,0 +1,169 @@
+// Package method knows which requests a point needs and in what order, and
+// records what came back. It is handed a server as an interface and prompts;
+// it knows no process, no HTTP and no statistics.
+package method
+
+import (
+	"context"
+	"time"
+
+	"twopoint/results/event"
+	"twopoint/runner/method/prompt"
+	"twopoint/schema"
+	"twopoint/schema/plan"
+)
+
+// Server is all that a method may know of a deployment.
+type Server interface {
+	// Generate sends one request over a fresh connection and returns the
+	// sample; a failure stands in its Error.
+	Generate(ctx context.Context, p prompt.Prompt, maxTokens int) event.Sample
+	// Flush empties the prefix cache as the spec asks; nil where it asks for
+	// nothing or the engine cannot.
+	Flush(ctx context.Context) *event.Flush
+	// WaitIdle returns when no request is running, or after a bounded time.
+	WaitIdle(ctx context.Context)
+	// Prompt makes a prompt of length tokens with a fresh nonce.
+	Prompt(length, slot int) (prompt.Prompt, error)
+}
+
+// Recorder takes events; nil means that the event is on disk.
+type Recorder interface{ Record(event.Event) error }
+
+// Pair is one pair to be measured.
+type Pair struct {
+	DeploymentID string
+	Point        plan.Point
+	Role         string // event.RoleMeasure, RoleWarmup, RolePilot, RoleDrift
+	Repeat       int
+	Attempt      int
+	A, B         int  // tokens asked for
+	FirstB       bool // leg b runs first
+	Settle       schema.Settle
+	RequireFlush bool // a refused flush ends the pair instead of being judged later
+}
+
+// Legs is what a pair gave: the samples of either side, one a slot.
+type Legs struct{ A, B []event.Sample }
+
+// settleTokens is the prompt length of a settle request: long enough for a
+// nonce, short enough to cost nothing.
+const settleTokens = 24
+
+// TwoPoint measures one pair: for each leg it waits until the server is idle,
+// flushes, settles, and sends the timed request. Each sample is recorded as it
+// comes, the pair's end last. When a request fails the pair ends with status
+// "failed" and failed is that sample. err is the recorder's or the context's.
+func TwoPoint(ctx context.Context, s Server, p Pair, rec Recorder) (legs Legs, failed *event.Sample, err error) {
+	order, sides := "ab", []string{"a", "b"}
+	if p.FirstB {
+		order, sides = "ba", []string{"b", "a"}
+	}
+	end := event.Repeat{
+		DeploymentID: p.DeploymentID, PointID: p.Point.ID, Role: p.Role, Repeat: p.Repeat, Attempt: p.Attempt,
+		A: p.A, B: p.B, Order: order, Status: "complete",
+	}
+	for i, leg := range sides {
+		var sample event.Sample
+		if sample, err = p.leg(ctx, s, leg, i == 1, rec); err != nil {
+			return legs, nil, err
+		}
+		if leg == "a" {
+			legs.A = append(legs.A, sample)
+		} else {
+			legs.B = append(legs.B, sample)
+		}
+		if sample.Error != "" {
+			failed, end.Status = &sample, "failed"
+			break
+		}
+	}
+	return legs, failed, rec.Record(event.Event{Type: event.TypeRepeat, Repeat: &end})
+}
+
+func (p Pair) leg(ctx context.Context, s Server, leg string, second bool, rec Recorder) (event.Sample, error) {
+	label := func(sample *event.Sample, role string) {
+		sample.DeploymentID, sample.PointID, sample.Role = p.DeploymentID, p.Point.ID, role
+		sample.Repeat, sample.Attempt, sample.Leg, sample.Second = p.Repeat, p.Attempt, leg, second
+	}
+	record := func(sample *event.Sample) error {
+		if err := ctx.Err(); err != nil {
+			return err // a request cut by our own end says nothing about the server
+		}
+		return rec.Record(event.Event{Type: event.TypeSample, Sample: sample})
+	}
+
+	s.WaitIdle(ctx)
+	flush := s.Flush(ctx)
+	if flush != nil && p.RequireFlush && (flush.OK == nil || !*flush.OK) {
+		refused := event.Sample{Start: time.Now().UTC(), ContextRequested: p.Point.Context, Flush: flush, Error: "flush-refused", Detail: flush.Detail}
+		label(&refused, p.Role)
+		return refused, record(&refused)
+	}
+	if err := p.settle(ctx, s, label, record); err != nil {
+		return event.Sample{}, err
+	}
+	body, err := s.Prompt(p.Point.Context, 0)
+	if err != nil {
+		return event.Sample{}, err
+	}
+	sample := s.Generate(ctx, body, map[string]int{"a": p.A, "b": p.B}[leg])
+	label(&sample, p.Role)
+	sample.ContextRequested, sample.Flush = p.Point.Context, flush
+	return sample, record(&sample)
+}
+
+// settle lets the server do what a flush leaves to the next request: without
+// it that cost would be booked on prefill.
+func (p Pair) settle(ctx context.Context, s Server, label func(*event.Sample, string), record func(*event.Sample) error) error {
+	switch p.Settle.Mode {
+	case "wait":
+		select {
+		case <-time.After(time.Duration(p.Settle.Wait)):
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	case "request":
+		body, err := s.Prompt(settleTokens, 0)
+		if err != nil {
+			return err
+		}
+		sample := s.Generate(ctx, body, 1)
+		label(&sample, event.RoleSettle)
+		sample.ContextRequested = settleTokens
+		return record(&sample)
+	}
+	return nil
+}
+
+// Probe asks the deployment once whether its prefix cache answers repeated
+// prompts and whether a flush empties it: cold, the same again, flush, the same
+// again, one token each. The samples come in that order; fewer when one failed.
+func Probe(ctx context.Context, s Server, deploymentID string, length int, rec Recorder) ([]event.Sample, error) {
+	body, err := s.Prompt(length, 0)
+	if err != nil {
+		return nil, err
+	}
+	var out []event.Sample
+	for i, leg := range []string{"cold", "again", "flushed"} {
+		var flush *event.Flush
+		if leg != "again" {
+			s.WaitIdle(ctx)
+			flush = s.Flush(ctx)
+		}
+		sample := s.Generate(ctx, body, 1)
+		if ctx.Err() != nil {
+			return out, ctx.Err()
+		}
+		sample.DeploymentID, sample.Role, sample.Leg, sample.Repeat, sample.Attempt = deploymentID, event.RoleProbe, leg, i+1, 1
+		sample.ContextRequested, sample.Flush = length, flush
+		if err := rec.Record(event.Event{Type: event.TypeSample, Sample: &sample}); err != nil {
+			return out, err
+		}
+		out = append(out, sample)
+		if sample.Error != "" {
+			break
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,186 @@
+// Package prompt makes prompts of an exact length whose content is fixed by the
+// spec, except for a nonce that no cache can have seen. It is handed the
+// server's tokenizer and returns token ids, or text where the server takes no
+// ids; it sends no timed request.
+package prompt
+
+import (
+	"context"
+	crand "crypto/rand"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"twopoint/schema"
+)
+
+// NonceTokens is the length of the nonce. It stands first, because prefix
+// caches match from position 0: at the end it would prevent nothing.
+const NonceTokens = 8
+
+// opticks is the text of Isaac Newton's Opticks, fourth edition of 1730, in the
+// public domain; a line is a paragraph.
+//
+//go:embed opticks.txt
+var opticks string
+
+// pieceBytes bounds one call of a tokenizer. Pieces are cut at line ends and do
+// not depend on how many tokens are needed, so that longer contexts extend
+// shorter ones.
+const pieceBytes = 16 << 10
+
+// Prompt is what a request carries: token ids, or text where IDs is nil.
+type Prompt struct {
+	IDs  []int32
+	Text string
+}
+
+// Builder makes the prompts of one deployment. It is safe for concurrent use.
+type Builder struct {
+	spec schema.Prompt
+	body []int32 // the corpus in the server's tokens
+	safe []int32 // ids that occur in the corpus: ordinary tokens, sorted
+
+	words      []string // text mode
+	perToken   float64  // words per token
+	baseTokens float64  // tokens of an empty prompt: template and BOS
+}
+
+// New tokenises the corpus as far as maxContext needs. file is the content of
+// spec.File where the source is "file".
+func New(ctx context.Context, spec schema.Prompt, file string, maxContext int, tokenize func(context.Context, string) ([]int32, error)) (*Builder, error) {
+	b := &Builder{spec: spec}
+	for _, piece := range pieces(corpus(spec, file)) {
+		ids, err := tokenize(ctx, piece)
+		if err != nil {
+			return nil, fmt.Errorf("tokenise the %s prompt: %w", spec.Source, err)
+		}
+		if b.body = append(b.body, ids...); len(b.body) >= maxContext {
+			break
+		}
+	}
+	b.safe = slices.Compact(slices.Sorted(slices.Values(b.body)))
+	if len(b.safe) < 2 {
+		return nil, fmt.Errorf("tokenise the %s prompt: the server returned %d distinct tokens; a prompt needs at least 2", spec.Source, len(b.safe))
+	}
+	return b, nil
+}
+
+// NewText makes prompts for a server without a tokenizer: words, whose number
+// per token is calibrated by two untimed requests. count returns the prompt
+// tokens that the server reports for a text.
+func NewText(ctx context.Context, spec schema.Prompt, file string, count func(context.Context, string) (int64, error)) (*Builder, error) {
+	b := &Builder{spec: spec, words: strings.Fields(corpus(spec, file))}
+	if len(b.words) < 2 {
+		return nil, errors.New("the prompt file holds fewer than 2 words")
+	}
+	const few, many = 100, 600
+	n1, err := count(ctx, b.text(0, few))
+	if err != nil {
+		return nil, fmt.Errorf("calibrate prompt length: %w", err)
+	}
+	n2, err := count(ctx, b.text(0, many))
+	if err != nil {
+		return nil, fmt.Errorf("calibrate prompt length: %w", err)
+	}
+	if n2 <= n1 {
+		return nil, fmt.Errorf("calibrate prompt length: %d words were %d tokens and %d words were %d; the server's counts do not grow with the prompt", few, n1, many, n2)
+	}
+	b.perToken = (many - few) / float64(n2-n1)
+	b.baseTokens = float64(n1) - few/b.perToken
+	return b, nil
+}
+
+// Build makes a prompt of exactly length tokens (about as many in text mode):
+// a fresh nonce first, unless the spec has none, then a body that depends on
+// the spec's seed, length and slot alone. A length that cannot hold the nonce
+// is an error.
+func (b *Builder) Build(length, slot int) (Prompt, error) {
+	if length < 1 || b.spec.Nonce && length <= NonceTokens {
+		return Prompt{}, fmt.Errorf("a prompt of %d tokens has no room for a nonce of %d and a body", length, NonceTokens)
+	}
+	rng := b.rng(length, slot)
+	if b.words != nil {
+		n := max(int((float64(length)-b.baseTokens)*b.perToken+0.5), 1)
+		text := ""
+		if b.spec.Nonce {
+			for range NonceTokens {
+				text += b.words[fresh(len(b.words))] + " "
+			}
+			n = max(n-NonceTokens, 1)
+		}
+		return Prompt{Text: text + b.text(rng.IntN(len(b.words)), n)}, nil
+	}
+	ids := make([]int32, 0, length)
+	if b.spec.Nonce {
+		for range NonceTokens {
+			ids = append(ids, b.safe[fresh(len(b.safe))])
+		}
+	}
+	if b.spec.Source == "random" {
+		for len(ids) < length {
+			ids = append(ids, b.safe[rng.IntN(len(b.safe))])
+		}
+		return Prompt{IDs: ids}, nil
+	}
+	for at := rng.IntN(len(b.body)); len(ids) < length; at = 0 {
+		ids = append(ids, b.body[at:min(len(b.body), at+length-len(ids))]...)
+	}
+	return Prompt{IDs: ids}, nil
+}
+
+func (b *Builder) rng(length, slot int) *rand.Rand {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d/%d/%d", b.spec.Seed, length, slot)
+	return rand.New(rand.NewPCG(h.Sum64(), uint64(b.spec.Seed)))
+}
+
+func (b *Builder) text(at, n int) string {
+	var out strings.Builder
+	for i := range n {
+		if i > 0 {
+			out.WriteByte(' ')
+		}
+		out.WriteString(b.words[(at+i)%len(b.words)])
+	}
+	return out.String()
+}
+
+// fresh is a random index below n that no earlier run can have used by design.
+func fresh(n int) int {
+	var b [8]byte
+	crand.Read(b[:]) // never fails (crypto/rand)
+	return int(binary.LittleEndian.Uint64(b[:]) % uint64(n))
+}
+
+func corpus(spec schema.Prompt, file string) string {
+	if spec.Source == "file" {
+		return file
+	}
+	return opticks
+}
+
+// pieces cuts text at line ends into parts of about pieceBytes.
+func pieces(text string) []string {
+	var out []string
+	for len(text) > pieceBytes {
+		cut := strings.LastIndexByte(text[:pieceBytes], '\n') + 1
+		if cut == 0 {
+			cut = pieceBytes
+			for cut > 1 && text[cut]&0xc0 == 0x80 { // not inside a UTF-8 sequence
+				cut--
+			}
+		}
+		out = append(out, text[:cut])
+		text = text[cut:]
+	}
+	if text != "" {
+		out = append(out, text)
+	}
+	return out
+}
