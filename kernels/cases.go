@@ -49,7 +49,7 @@ func Cases() []Case {
 	}
 	for _, dim := range []int{1, 2, 3, 7, 9, 15, 17, 20, 31, 33, 47, 63, 65, 80, 96, 130, 257} {
 		add(Case{Shape: Shape{Heads: 5, KVHeads: 1, KDim: dim, VDim: dim + 3}, Len: 77, QLen: 3, PageSize: 4, Placement: Shuffled, Options: Options{Splits: 2, Threads: 2}})
-		add(Case{Shape: Shape{Heads: 7, KVHeads: 1, KDim: dim, VDim: (dim + 1) / 2, Latent: true}, Len: 77, QLen: 20, PageSize: 4, Placement: Shuffled, Options: Options{Splits: 2, Threads: 2}})
+		add(Case{Shape: Shape{Heads: 7, KVHeads: 1, KDim: dim + 9, VDim: dim + 4, Latent: true}, Len: 77, QLen: 20, PageSize: 4, Placement: Shuffled, Options: Options{Splits: 2, Threads: 2}})
 	}
 	for _, s := range []Shape{gqa(8, 2, 64), gqa(8, 2, 128), mla(8, 512, 64)} {
 		add(Case{Shape: s, Len: 2000, QLen: 1, PageSize: 16, Placement: Shuffled, Options: Options{Splits: 4, Threads: 2}})

@@ -162,6 +162,10 @@ func bits(x float32) uint32 { return math.Float32bits(x) }
 // planted: more than the splits of any case in use.
 const plantRanges = 48
 
+// valueMean is the mean of stored elements. It keeps outputs of few elements
+// from being near zero by chance, where no float32 result is relatively close.
+const valueMean = 1
+
 // inputs makes the values of a case.
 func (c Case) inputs() (Query, *PagedKV, error) {
 	s := c.Shape
@@ -241,6 +245,9 @@ func (c Case) inputs() (Query, *PagedKV, error) {
 			return Query{}, nil, err
 		}
 		normal(row)
+		for i := range row {
+			row[i] += valueMean
+		}
 		for h := 0; h < s.KVHeads && planted[t]; h++ {
 			set(row[h*s.KDim:(h+1)*s.KDim], along[h], keyPart)
 		}
