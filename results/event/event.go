@@ -8,7 +8,10 @@
 // is nil means "not reported", never 0.
 package event
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Version is the version of the event format (docs/events.md).
 const Version = 1
@@ -50,6 +53,11 @@ type Event struct {
 	Flush      *Flush      `json:"flush,omitempty"`
 	Failure    *Failure    `json:"failure,omitempty"`
 	Note       *Note       `json:"note,omitempty"`
+
+	// Kernel and Telemetry are one row of the kernel bench and one reading of
+	// the counters, as their own packages write them: the journal only keeps them.
+	Kernel    json.RawMessage `json:"kernel,omitempty"`
+	Telemetry json.RawMessage `json:"telemetry,omitempty"`
 }
 
 // Run is a beginning or an end of work on an order.
@@ -127,9 +135,10 @@ type Sample struct {
 	ContextRequested int `json:"context_requested"`
 	TokensRequested  int `json:"tokens_requested"`
 
-	Start    time.Time `json:"start"`     // wall clock, for people
-	ConnectS float64   `json:"connect_s"` // before the clock starts
-	TotalS   float64   `json:"total_s"`   // first byte written to last byte read
+	Start    time.Time `json:"start"`              // wall clock, for people
+	ConnectS float64   `json:"connect_s"`          // before the clock starts
+	OffsetS  *float64  `json:"offset_s,omitempty"` // from the first byte of the leg's earliest request to this one's, same monotonic clock; nil at concurrency 1
+	TotalS   float64   `json:"total_s"`            // first byte written to last byte read
 	HeaderS  *float64  `json:"header_s,omitempty"`
 	TTFTS    *float64  `json:"ttft_s,omitempty"` // first byte written to first token read, where it streams
 	Streamed bool      `json:"streamed"`
@@ -155,6 +164,7 @@ type Sample struct {
 	Flush *Flush `json:"flush,omitempty"` // of the flush before this request, where one was asked for
 
 	Error  string   `json:"error,omitempty"`  // failure_kind of the request; empty when it was answered whole
+	Limit  string   `json:"limit,omitempty"`  // of a timeout: connect | first_token | total, or no_token: derived, not set by anyone
 	Detail string   `json:"detail,omitempty"` // the server's or transport's words, bounded
 	Notes  []string `json:"notes,omitempty"`  // what the adapter had to do or doubts, such as "no end marker"
 }
