@@ -31,10 +31,13 @@ type (
 
 // rowsAtOnce is the largest of 1, 2 and 4 that is at most n.
 func rowsAtOnce(n int) int {
-	if n >= 4 {
+	switch {
+	case n >= 4:
 		return 4
+	case n >= 2:
+		return 2
 	}
-	return n&2 | n&1&^(n>>1)
+	return 1
 }
 
 // vectorised wraps generated loops. The slice expressions check that what the
