@@ -1,0 +1,537 @@
+package stat
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"twopoint/results/event"
+)
+
+// Rules is what judging a pair needs to know beside its samples.
+type Rules struct {
+	Concurrency int          // requests of a leg; below 2: one
+	Length      string       // exact | reported: whether counts off the request invalidate a pair
+	Tolerance   float64      // for "reported": share of the prompt length that may be off without a doubt
+	Flush       string       // auto | require | never
+	Nonce       bool         // every prompt begins with tokens of its own
+	Probe       *event.Probe // of the deployment's prefix cache; nil: none was taken
+	Page        int64        // tokens of one block of the prefix cache; below 1: one token
+
+	// Speculative says whether a forward pass can yield several tokens; nil:
+	// unknown. Where it cannot, a step is a token.
+	Speculative *bool
+}
+
+func (r Rules) requests() int { return max(r.Concurrency, 1) }
+
+// cold is the number of cached tokens that a cold prompt may report: those of
+// the template that all prompts share, or one block.
+func (r Rules) cold() int64 {
+	allowed := max(r.Page, 1)
+	if r.Probe != nil {
+		allowed = max(allowed, r.Probe.Template)
+	}
+	return allowed
+}
+
+func (r Rules) proven() string {
+	if r.Probe == nil || r.Probe.Proven == "" {
+		return "unknown"
+	}
+	return r.Probe.Proven
+}
+
+// Leg is one side of a pair. Counts are means over its requests; nil means that
+// not every request reports it.
+type Leg struct {
+	TimeS        *float64 // first byte written to last byte read; of several requests: first byte of the first to last byte of the last
+	Tokens       *float64 // generated, as the server says
+	Steps        *float64 // forward passes of decode
+	PromptTokens *float64
+	CachedTokens *int64   // the largest
+	TTFTS        *float64 // nil where a stream is missing or buffered
+	SpreadS      *float64 // from the earliest to the latest first token of several requests
+	Chunks       int      // pieces in which the tokens of all requests arrived
+}
+
+// Pair is one repeat of the two-point method, with n the tokens that the server
+// says it generated and t the time of a leg:
+//
+//	s_per_tok = (t_b − t_a) / (n_b − n_a)
+//	prefill_s = t_a − (n_a − 1) · s_per_tok
+//
+// One token of leg a comes out of the prefill pass, hence n_a − 1. With several
+// requests a leg, SPerTok is c / window rate and TimeS a makespan (window.go).
+// A figure that the samples do not give is nil. An invalid pair keeps its
+// figures for display.
+type Pair struct {
+	DeploymentID, PointID, Role string
+	Repeat, Attempt             int
+	Order                       string // ab | ba: which leg ran first
+	Requests                    int    // of a leg
+
+	A, B Leg
+
+	Reasons []Finding // why the pair is invalid; empty: it is valid
+	Doubts  []Finding
+
+	SPerTok          *float64 // may be negative: noise is not evidence
+	DecodeTokS       *float64 // 1/s_per_tok, per request; nil unless that is positive
+	DecodeTotalTokS  *float64 // of all requests of a leg together
+	SPerStep         *float64 // (t_b − t_a)/(steps_b − steps_a)
+	AcceptLength     *float64 // tokens a step: (n_b − n_a)/(steps_b − steps_a)
+	MakespanSPerTok  *float64 // slope of leg makespans over tokens a request; nil at concurrency 1
+	PrefillS         *float64
+	PrefillTokS      *float64 // prompt tokens of all requests / prefill_s, an average over 0..L
+	TTFTS            *float64 // of leg b
+	TPOTS            *float64 // of leg b: (t − TTFT)/(n − 1)
+	ITLS             *float64 // of leg b: median gap between two tokens; tokens of one chunk share its gap
+	DecodeStreamTokS *float64 // of leg b: tokens after the first chunk / time from first to last chunk
+	SPerTokServer    *float64 // of leg b, by the engine's own timings
+}
+
+// Valid tells whether nothing speaks against the pair.
+func (p Pair) Valid() bool { return len(p.Reasons) == 0 }
+
+// Interrupted tells whether the pair was torn or cancelled, which says nothing
+// about the server.
+func (p Pair) Interrupted() bool {
+	return p.has(Torn) || p.has(Cancelled)
+}
+
+func (p Pair) has(c Code) bool { return has(p.Reasons, c) }
+
+func has(fs []Finding, c Code) bool {
+	return slices.ContainsFunc(fs, func(f Finding) bool { return f.Code == c })
+}
+
+// reason and doubt keep the first finding of a code.
+func (p *Pair) reason(c Code, format string, args ...any) {
+	if !has(p.Reasons, c) {
+		p.Reasons = append(p.Reasons, Finding{c, fmt.Sprintf(format, args...)})
+	}
+}
+
+func (p *Pair) doubt(c Code, format string, args ...any) {
+	if !has(p.Doubts, c) {
+		p.Doubts = append(p.Doubts, Finding{c, fmt.Sprintf(format, args...)})
+	}
+}
+
+// suspectRatio: a time to first token below this share of the sibling's means a
+// prefix hit, where no cached count says otherwise.
+const suspectRatio = 0.6
+
+// nonceSpread is how far two prompts of equal text length may differ in tokens:
+// twice the nonce's eight, since text may split and merge at its ends.
+const nonceSpread = 16
+
+// fewSteps is the number of steps between the legs below which one step more or
+// less is worth a warning.
+const fewSteps = 32
+
+// NewPair judges the samples of the two legs of one repeat and computes the
+// pair's figures. Each leg needs as many samples as the concurrency, in any
+// order; with fewer the pair is torn.
+func NewPair(a, b []event.Sample, r Rules) Pair {
+	bySlot := func(x, y event.Sample) int { return cmp.Compare(x.Slot, y.Slot) }
+	a, b = slices.SortedStableFunc(slices.Values(a), bySlot), slices.SortedStableFunc(slices.Values(b), bySlot)
+
+	p := Pair{Order: "ab", Requests: r.requests(), A: newLeg(a), B: newLeg(b)}
+	for _, s := range slices.Concat(a, b) {
+		p.DeploymentID, p.PointID, p.Role, p.Repeat, p.Attempt = s.DeploymentID, s.PointID, s.Role, s.Repeat, s.Attempt
+	}
+	if len(a) > 0 && a[0].Second {
+		p.Order = "ba"
+	}
+	p.judge(a, b, r)
+	if !p.Interrupted() {
+		p.measure(b, r)
+	}
+	return p
+}
+
+func newLeg(samples []event.Sample) Leg {
+	var l Leg
+	if len(samples) == 0 {
+		return l
+	}
+	l.Tokens = meanCount(samples, func(s event.Sample) *int64 { return s.CompletionTokens })
+	l.Steps = meanCount(samples, func(s event.Sample) *int64 { return s.Steps })
+	l.PromptTokens = meanCount(samples, func(s event.Sample) *int64 { return s.PromptTokens })
+	l.TTFTS = meanOf(samples, ttft)
+	allCached := true
+	for _, s := range samples {
+		l.Chunks += len(s.ChunkS)
+		if s.CachedTokens == nil {
+			allCached = false
+		} else if l.CachedTokens == nil || *s.CachedTokens > *l.CachedTokens {
+			l.CachedTokens = s.CachedTokens
+		}
+	}
+	if !allCached {
+		l.CachedTokens = nil
+	}
+	if len(samples) == 1 {
+		l.TimeS = finite(samples[0].TotalS)
+	} else {
+		l.TimeS, l.SpreadS = makespan(samples)
+	}
+	return l
+}
+
+// ttft is the time to first token where the stream's inner times mean something.
+func ttft(s event.Sample) *float64 {
+	if !s.Streamed || s.Buffered || s.TTFTS == nil || *s.TTFTS <= 0 {
+		return nil
+	}
+	return finite(*s.TTFTS)
+}
+
+func meanCount(samples []event.Sample, get func(event.Sample) *int64) *float64 {
+	return meanOf(samples, func(s event.Sample) *float64 {
+		if n := get(s); n != nil {
+			return finite(float64(*n))
+		}
+		return nil
+	})
+}
+
+// meanOf is the mean of a figure over samples, nil where one lacks it.
+func meanOf(samples []event.Sample, get func(event.Sample) *float64) *float64 {
+	var sum float64
+	for _, s := range samples {
+		x := get(s)
+		if x == nil {
+			return nil
+		}
+		sum += *x
+	}
+	if len(samples) == 0 {
+		return nil
+	}
+	return finite(sum / float64(len(samples)))
+}
+
+// judge collects reasons and doubts.
+func (p *Pair) judge(a, b []event.Sample, r Rules) {
+	if len(a) < r.requests() || len(b) < r.requests() {
+		p.reason(Torn, "leg a has %d and leg b %d of %d requests", len(a), len(b), r.requests())
+		return
+	}
+	for _, leg := range []struct {
+		name    string
+		samples []event.Sample
+	}{{"a", a}, {"b", b}} {
+		for _, s := range leg.samples {
+			name := "leg " + leg.name
+			if r.requests() > 1 {
+				name = fmt.Sprintf("leg %s slot %d", leg.name, s.Slot)
+			}
+			p.judgeSample(name, s, r)
+		}
+	}
+	if len(p.Reasons) > 0 && (p.Interrupted() || p.has(RequestFailed)) {
+		return // counts of a failed request prove nothing more
+	}
+	p.judgeLegs(r)
+}
+
+func (p *Pair) judgeSample(name string, s event.Sample, r Rules) {
+	exact := r.Length != "reported"
+	// off reports a count that is not what was asked.
+	off := func(c Code, format string, args ...any) {
+		if exact {
+			p.reason(c, format, args...)
+		} else {
+			p.doubt(c, format, args...)
+		}
+	}
+	switch {
+	case s.Error == "cancelled":
+		p.reason(Cancelled, "%s was interrupted", name)
+		return
+	case s.Error != "":
+		p.reason(RequestFailed, "%s: %s%s", name, s.Error, after(": ", s.Detail))
+		return
+	case s.Finish == "abort":
+		p.reason(RequestFailed, "%s: the server aborted it%s", name, after(": ", s.Detail))
+		return
+	}
+	if finite(s.TotalS) == nil || s.TotalS <= 0 {
+		p.reason(BadTime, "%s took %v s", name, s.TotalS)
+	}
+	if s.CachedTokens != nil && *s.CachedTokens > r.cold() {
+		p.reason(CacheHit, "%s: %d prompt tokens came from the cache, at most %d are common to all prompts", name, *s.CachedTokens, r.cold())
+	}
+	p.judgeFlush(name, s, r)
+	if s.Retractions != nil && *s.Retractions > 0 {
+		p.reason(Retracted, "%s was preempted %d times", name, *s.Retractions)
+	}
+	switch n := s.CompletionTokens; {
+	case n == nil:
+		p.reason(CountMissing, "%s: no count of generated tokens", name)
+	case *n < int64(s.TokensRequested):
+		off(ShortGeneration, "%s: %d of %d tokens, finish %q", name, *n, s.TokensRequested, s.Finish)
+	case s.TokensRequested > 0 && *n > int64(s.TokensRequested):
+		off(LongGeneration, "%s: %d tokens, %d asked for", name, *n, s.TokensRequested)
+	}
+	switch n := s.PromptTokens; {
+	case n == nil || *n <= 0:
+		p.doubt(PromptUnreported, "%s: no count of prompt tokens", name)
+	case s.ContextRequested > 0:
+		d := math.Abs(float64(*n) - float64(s.ContextRequested))
+		if exact && d > 0 || d > r.Tolerance*float64(s.ContextRequested) {
+			off(PromptLength, "%s: a prompt of %d tokens, %d asked for", name, *n, s.ContextRequested)
+		}
+	}
+	if s.Buffered {
+		p.doubt(BufferedStream, "%s: all tokens arrived together", name)
+	}
+}
+
+// judgeFlush applies the flush policy to one request.
+func (p *Pair) judgeFlush(name string, s event.Sample, r Rules) {
+	if r.Flush == "never" {
+		return
+	}
+	counted := s.CachedTokens != nil && *s.CachedTokens <= r.cold()
+	require := r.Flush == "require"
+	switch f := s.Flush; {
+	case f == nil:
+		if require {
+			p.reason(FlushRefused, "%s: no flush was made", name)
+		}
+	case f.OK == nil:
+		if require && !counted && r.proven() != "yes" {
+			p.reason(FlushRefused, "%s: the flush has no verdict and neither a cached count nor the probe stands in for one", name)
+		}
+	case *f.OK:
+	case require || !counted && !noRoute(f.Status):
+		p.reason(FlushRefused, "%s: %s %s refused after %d attempts in %.3g s%s", name, f.Method, status(f.Status), f.Attempts, f.WaitS, after(": ", f.Detail))
+	default:
+		p.doubt(FlushUnavailable, "%s: %s %s%s", name, f.Method, status(f.Status), after(": ", f.Detail))
+	}
+}
+
+// noRoute tells a server without this flush from one that refuses it now.
+func noRoute(status int) bool {
+	return status == 401 || status == 403 || status == 404 || status == 405 || status == 501
+}
+
+func status(code int) string {
+	if code == 0 {
+		return "(no answer)"
+	}
+	return fmt.Sprintf("(HTTP %d)", code)
+}
+
+func after(sep, text string) string {
+	if text == "" {
+		return ""
+	}
+	return sep + text
+}
+
+// judgeLegs compares the legs with each other.
+func (p *Pair) judgeLegs(r Rules) {
+	a, b := p.A, p.B
+	if r.proven() == "no" && !r.Nonce {
+		p.reason(CacheNotFlushed, "the probe's prompt was still cached after a flush, and prompts have no nonce")
+	}
+	if a.CachedTokens == nil || b.CachedTokens == nil {
+		if a.TTFTS != nil && b.TTFTS != nil {
+			lo, hi := min(*a.TTFTS, *b.TTFTS), max(*a.TTFTS, *b.TTFTS)
+			if lo < suspectRatio*hi {
+				p.reason(CacheSuspected, "first tokens after %.4g s in leg a and %.4g s in leg b, a ratio of %.2g", *a.TTFTS, *b.TTFTS, lo/hi)
+			}
+		}
+		if r.proven() != "yes" {
+			p.doubt(CacheUnverified, "no count of cached tokens and flush proven: %s", r.proven())
+		}
+	}
+	if pa, pb := positive(a.PromptTokens), positive(b.PromptTokens); (pa == nil) != (pb == nil) {
+		p.reason(CacheSuspected, "only one leg has a count of prompt tokens: %s and %s", count(a.PromptTokens), count(b.PromptTokens))
+	} else if pa != nil && *pa != *pb {
+		if d := *pb - *pa; math.Abs(d) > nonceSpread {
+			p.reason(CacheSuspected, "prompts of %g and %g tokens differ by more than a nonce can", *pa, *pb)
+		} else {
+			p.doubt(PromptDrift, "prompts of %g and %g tokens", *pa, *pb)
+		}
+	}
+	if a.Tokens != nil && b.Tokens != nil && *b.Tokens <= *a.Tokens {
+		p.reason(NoSecondPoint, "%g tokens in leg a and %g in leg b", *a.Tokens, *b.Tokens)
+	}
+}
+
+func positive(x *float64) *float64 {
+	if x == nil || *x <= 0 {
+		return nil
+	}
+	return x
+}
+
+func count(x *float64) string {
+	if x == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%g", *x)
+}
+
+// measure computes the figures that the samples give.
+func (p *Pair) measure(b []event.Sample, r Rules) {
+	c := float64(r.requests())
+	if r.requests() == 1 {
+		p.SPerTok = p.slope()
+	} else {
+		p.MakespanSPerTok = p.slope()
+		p.measureWindow(b, r)
+	}
+	p.measureSteps(r)
+	p.DecodeTokS = perSecond(1, p.SPerTok)
+	p.DecodeTotalTokS = perSecond(c, p.SPerTok)
+	p.measurePrefill(c)
+	p.measureStream(b)
+
+	if p.SPerTok != nil && *p.SPerTok <= 0 {
+		p.doubt(NegativeSlope, "leg a took %.6g s and leg b %.6g s", *p.A.TimeS, *p.B.TimeS)
+	}
+	if has(p.Doubts, PromptDrift) && p.PrefillTokS != nil && p.SPerTok != nil {
+		n := *p.B.Tokens - *p.A.Tokens
+		bias := (*p.B.PromptTokens - *p.A.PromptTokens) * c / *p.PrefillTokS / n
+		for i := range p.Doubts {
+			if p.Doubts[i].Code == PromptDrift {
+				p.Doubts[i].Detail += fmt.Sprintf(", worth %.3g s per token", bias)
+			}
+		}
+	}
+}
+
+// slope is (t_b − t_a)/(n_b − n_a).
+func (p *Pair) slope() *float64 {
+	if p.A.TimeS == nil || p.B.TimeS == nil || p.A.Tokens == nil || p.B.Tokens == nil || *p.B.Tokens <= *p.A.Tokens {
+		return nil
+	}
+	return finite((*p.B.TimeS - *p.A.TimeS) / (*p.B.Tokens - *p.A.Tokens))
+}
+
+// measureSteps fills SPerStep and AcceptLength. Without speculation a step is a
+// token by definition; with it, or where nobody knows, only reported steps count.
+func (p *Pair) measureSteps(r Rules) {
+	if p.A.Tokens == nil || p.B.Tokens == nil || *p.B.Tokens <= *p.A.Tokens {
+		return
+	}
+	tokens := *p.B.Tokens - *p.A.Tokens
+	steps := math.NaN()
+	if r.Speculative != nil && !*r.Speculative {
+		steps = tokens
+	} else if p.A.Steps != nil && p.B.Steps != nil {
+		steps = *p.B.Steps - *p.A.Steps
+	}
+	if steps > 0 {
+		p.AcceptLength = finite(tokens / steps)
+		if p.SPerTok != nil {
+			p.SPerStep = finite(*p.SPerTok * tokens / steps)
+		}
+	} else if math.IsNaN(steps) && p.B.Chunks > 0 {
+		// A chunk holds the tokens of one step or more: not a step, but enough
+		// for a warning.
+		steps = float64(p.B.Chunks-p.A.Chunks) / float64(max(r.requests(), 1))
+	}
+	if steps > 0 && steps < fewSteps && steps < tokens {
+		p.doubt(FewSteps, "%g tokens came in about %g steps (%d chunks in leg b): one more or less is %.2g %%", tokens, steps, p.B.Chunks, 100/steps)
+	}
+}
+
+// measurePrefill fills PrefillS and PrefillTokS. With n_a = 1 leg a is the
+// prefill and no slope is needed.
+func (p *Pair) measurePrefill(c float64) {
+	if p.A.TimeS == nil || p.A.Tokens == nil {
+		return
+	}
+	decode := 0.0
+	if *p.A.Tokens != 1 {
+		if p.SPerTok == nil {
+			return
+		}
+		decode = (*p.A.Tokens - 1) * *p.SPerTok
+	}
+	p.PrefillS = finite(*p.A.TimeS - decode)
+	if p.A.PromptTokens != nil && positive(p.B.PromptTokens) != nil && math.Abs(*p.A.PromptTokens-*p.B.PromptTokens) <= nonceSpread {
+		p.PrefillTokS = perSecond(c**p.A.PromptTokens, p.PrefillS)
+	}
+}
+
+// measureStream fills what the stream of leg b shows, averaged over requests.
+func (p *Pair) measureStream(b []event.Sample) {
+	p.TTFTS = p.B.TTFTS
+	p.TPOTS = meanOf(b, func(s event.Sample) *float64 {
+		t := ttft(s)
+		if t == nil || s.CompletionTokens == nil || *s.CompletionTokens < 2 {
+			return nil
+		}
+		return finite((s.TotalS - *t) / float64(*s.CompletionTokens-1))
+	})
+	p.ITLS = meanOf(b, medianITL)
+	p.DecodeStreamTokS = meanOf(b, streamRate)
+	p.SPerTokServer = meanOf(b, func(s event.Sample) *float64 { return positive(finiteOf(s.ServerDecodeSPerTok)) })
+}
+
+func finiteOf(x *float64) *float64 {
+	if x == nil {
+		return nil
+	}
+	return finite(*x)
+}
+
+// chunkTokens is the number of tokens in each chunk of a stream whose times mean
+// something, nil where that is unknown: a chunk is not a token.
+func chunkTokens(s event.Sample) []int32 {
+	if !s.Streamed || s.Buffered || len(s.ChunkS) == 0 {
+		return nil
+	}
+	if len(s.ChunkTokens) == len(s.ChunkS) {
+		return s.ChunkTokens
+	}
+	if s.CompletionTokens != nil && *s.CompletionTokens == int64(len(s.ChunkS)) {
+		return slices.Repeat([]int32{1}, len(s.ChunkS))
+	}
+	return nil
+}
+
+// streamRate is tokens after the first chunk over the time from first to last.
+func streamRate(s event.Sample) *float64 {
+	tokens := chunkTokens(s)
+	if len(tokens) < 2 {
+		return nil
+	}
+	var n float64
+	for _, k := range tokens[1:] {
+		n += float64(k)
+	}
+	t := s.ChunkS[len(s.ChunkS)-1] - s.ChunkS[0]
+	return perSecond(n, &t)
+}
+
+// medianITL is the median gap between two tokens of a stream, every token of a
+// chunk taking an equal share of the chunk's gap.
+func medianITL(s event.Sample) *float64 {
+	tokens := chunkTokens(s)
+	var gaps []float64
+	for i := 1; i < len(tokens); i++ {
+		if k := int(tokens[i]); k > 0 {
+			gaps = append(gaps, slices.Repeat([]float64{(s.ChunkS[i] - s.ChunkS[i-1]) / float64(k)}, k)...)
+		}
+	}
+	if len(gaps) == 0 {
+		return nil
+	}
+	slices.Sort(gaps)
+	m := len(gaps) / 2
+	if len(gaps)%2 == 1 {
+		return finite(gaps[m])
+	}
+	return finite((gaps[m-1] + gaps[m]) / 2)
+}

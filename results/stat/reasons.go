@@ -1,0 +1,110 @@
+package stat
+
+// Code names why something is invalid, unresolved or doubtful. The lists below
+// are closed; tables and reports show the codes as they are.
+type Code string
+
+// Reasons that make a pair invalid. Each is evidence other than the value that
+// the pair estimates: no pair is dropped because its slope is unlikely.
+const (
+	// CacheHit: a leg reports more cached prompt tokens than the common
+	// template prefix or one block accounts for.
+	CacheHit Code = "cache_hit"
+	// CacheSuspected: no cached count is reported and one leg's time to first
+	// token is below 0.6 of its sibling's, or the legs' prompt counts disagree
+	// by more than a nonce can explain.
+	CacheSuspected Code = "cache_suspected"
+	// CacheNotFlushed: the probe saw that a flush does not empty the prefix
+	// cache, and no nonce keeps the prompts apart.
+	CacheNotFlushed Code = "cache_not_flushed"
+	// FlushRefused: the server refused the flush before a leg, and nothing else
+	// proves the leg cold.
+	FlushRefused Code = "flush_refused"
+	// Retracted: the server reports that it preempted a request.
+	Retracted Code = "retracted"
+	// ShortGeneration: fewer tokens than asked for. A doubt where counts are
+	// taken as reported.
+	ShortGeneration Code = "short_generation"
+	// LongGeneration: more tokens than asked for. A doubt where counts are taken
+	// as reported.
+	LongGeneration Code = "long_generation"
+	// CountMissing: the server does not say how many tokens it generated.
+	CountMissing Code = "count_missing"
+	// NoSecondPoint: leg b generated no more tokens than leg a.
+	NoSecondPoint Code = "no_second_point"
+	// PromptLength: the prompt did not have the length asked for. A doubt where
+	// counts are taken as reported.
+	PromptLength Code = "prompt_length"
+	// RequestFailed: a request was refused, cut or failed.
+	RequestFailed Code = "request_failed"
+	// BadTime: a request's time is not a positive finite number.
+	BadTime Code = "bad_time"
+	// NotConcurrent: the requests of a leg did not all decode at the same time
+	// for at least 16 steps, or no stream shows it.
+	NotConcurrent Code = "not_concurrent"
+	// Torn: a leg is missing. Such a pair counts neither as valid nor as invalid.
+	Torn Code = "torn"
+	// Cancelled: the pair was interrupted by us. Such a pair counts neither as
+	// valid nor as invalid.
+	Cancelled Code = "cancelled"
+)
+
+// Doubts about a pair that stays valid.
+const (
+	// BufferedStream: the stream arrived at once; in-stream figures are nil.
+	BufferedStream Code = "buffered_stream"
+	// NegativeSlope: leg b took no longer than leg a. The pair stays in the mean.
+	NegativeSlope Code = "negative_slope"
+	// FewSteps: the legs differ by so few forward passes of several tokens each
+	// that one pass more or less moves the answer by more than 3 %.
+	FewSteps Code = "few_steps"
+	// PromptUnreported: the server does not count prompt tokens.
+	PromptUnreported Code = "prompt_unreported"
+	// PromptDrift: the legs' prompts differ by a few tokens.
+	PromptDrift Code = "prompt_drift"
+	// CacheUnverified: no cached count is reported and no flush was proven.
+	CacheUnverified Code = "cache_unverified"
+	// FlushUnavailable: the server has no such flush, or refused it, and the
+	// legs count as cold on other grounds.
+	FlushUnavailable Code = "flush_unavailable"
+)
+
+// Doubts about a point.
+const (
+	// OrderEffect: pairs that ran leg a first and pairs that ran leg b first
+	// differ. A cost falls on whichever request comes first.
+	OrderEffect Code = "order_effect"
+	// Trend: slopes rise or fall from repeat to repeat, as heat or a filling
+	// cache makes them.
+	Trend Code = "trend"
+	// MedianDisagrees: the mean and the median contradict each other's interval.
+	MedianDisagrees Code = "median_disagrees"
+)
+
+// Reasons of an unresolved point. An invalid point has its pairs' commonest
+// reason.
+const (
+	// TooFewPairs: fewer than three valid pairs.
+	TooFewPairs Code = "too_few_pairs"
+	// TooFewDeployments: fewer than three server lives where the interval is
+	// over lives.
+	TooFewDeployments Code = "too_few_deployments"
+	// WideInterval: the interval's half-width is above a quarter of the
+	// expected seconds per token.
+	WideInterval Code = "wide_interval"
+	// NotPositive: the mean of the slopes is zero or negative.
+	NotPositive Code = "not_positive"
+)
+
+// Finding is a code with the numbers behind it, in one line.
+type Finding struct {
+	Code   Code
+	Detail string
+}
+
+// invalidating is the order in which equally common reasons are named: the
+// cause before its consequences.
+var invalidating = []Code{
+	RequestFailed, CacheHit, CacheNotFlushed, FlushRefused, CacheSuspected, Retracted, PromptLength,
+	CountMissing, NoSecondPoint, ShortGeneration, LongGeneration, NotConcurrent, BadTime,
+}

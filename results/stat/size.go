@@ -1,0 +1,180 @@
+package stat
+
+import (
+	"fmt"
+	"math"
+)
+
+// Bounds of b − a, in tokens (design.md 6, "b").
+const (
+	floorTokens      = 32 // also what the pilot pairs use
+	floorSpeculative = 96
+	contextReserve   = 64 // tokens kept free below the context limit
+	windowSteps      = 32 // steps wanted in the window of several requests
+	speculativeA     = 33 // both legs then waste part of a last step
+)
+
+// SizeRequest is what the sizes of the legs depend on beside the pilot.
+type SizeRequest struct {
+	A            int     // tokens of leg a; 0: 1, or 33 under speculation
+	B            int     // tokens of leg b; 0: by the pilot
+	Target       float64 // wanted half-width over mean, such as 0.03
+	Context      int     // prompt tokens
+	Concurrency  int     // requests of a leg; below 2: one
+	Speculative  bool
+	EngineCap    int // most tokens that the engine generates for a request; 0: none known
+	ContextLimit int // tokens of prompt and answer together; 0: none known
+}
+
+// Reasons for a b below what the target asks for.
+const (
+	CappedByContext = "context/8"
+	CappedByEngine  = "engine cap"
+	CappedByLimit   = "context limit"
+	CappedByRequest = "fixed" // b was given
+)
+
+// Sizing is the number of tokens of either leg, fixed for a point.
+type Sizing struct {
+	A, B    int
+	S0S     *float64 // seconds per token seen by the pilot; nil: none that is positive
+	JitterS float64  // how far prefill times wander, seconds
+	Wanted  int      // the b − a that the target asks for; 0: unknown
+	Capped  string   // why B − A is below Wanted; empty: it is not
+}
+
+// PilotSize is the sizes of the legs of the pilot pairs.
+func PilotSize(r SizeRequest) (a, b int) {
+	a = r.a()
+	return a, a + floorTokens
+}
+
+func (r SizeRequest) a() int {
+	switch {
+	case r.A > 0:
+		return r.A
+	case r.Speculative:
+		return speculativeA
+	}
+	return 1
+}
+
+// Size chooses b. The error of s_per_tok is √2·sd(t)/(b − a), so that a target
+// needs
+//
+//	b − a = ⌈3·j / (target·s₀)⌉
+//
+// with s₀ the pilot's seconds per token (in-stream; without a stream its slope)
+// and j = max(range of the legs' times to first token, 1 % of them, 0.5 ms); t_a
+// stands in where there is no stream. b − a is at most L/8 but not below the
+// floor, and stays within the engine's cap and the context limit. Several
+// requests need a window of 32 steps after the latest first token as well.
+// An error means that there is no room for a single token between the legs.
+func Size(pilots []Pair, r SizeRequest) (Sizing, error) {
+	s := Sizing{A: r.a()}
+	s.S0S, s.JitterS = pilotTimes(pilots)
+
+	floor := floorTokens
+	if r.Speculative {
+		floor = floorSpeculative
+	}
+	d, cap, capped := float64(floor), math.Inf(1), ""
+	if s.S0S != nil && r.Target > 0 {
+		if want := math.Ceil(3*s.JitterS/(r.Target**s.S0S) - 1e-9); want < math.MaxInt32 {
+			s.Wanted = int(want)
+			d = max(d, want)
+		} else {
+			d = math.Inf(1)
+		}
+	} else {
+		d = math.Inf(1) // nothing known: as long as may be
+	}
+	if r.B > 0 {
+		s.B = r.B
+		if s.B <= s.A {
+			return s, fmt.Errorf("leg b of %d tokens is no longer than leg a of %d", s.B, s.A)
+		}
+		if s.Wanted > s.B-s.A {
+			s.Capped = CappedByRequest
+		}
+		return s, nil
+	}
+
+	least := float64(floor)
+	if r.Concurrency > 1 {
+		least = max(least, windowTokens(pilots, s.S0S))
+	}
+	d = max(d, least)
+	if most := max(float64(r.Context/8), least); d > most {
+		d, capped = most, CappedByContext
+	}
+	limit := func(most int, why string) {
+		if float64(most) < min(d, cap) {
+			cap, capped = float64(most), why
+		}
+	}
+	if r.EngineCap > 0 {
+		limit(r.EngineCap-s.A, CappedByEngine)
+	}
+	if r.ContextLimit > 0 {
+		limit(r.ContextLimit-contextReserve-r.Context-s.A, CappedByLimit)
+	}
+	d = min(d, cap)
+	if d < 1 {
+		return s, fmt.Errorf("no room for a leg b beside a prompt of %d and a leg a of %d tokens (%s)", r.Context, s.A, capped)
+	}
+	s.B, s.Capped = s.A+int(d), capped
+	return s, nil
+}
+
+// windowTokens is the b − a that keeps every request decoding for windowSteps
+// steps after the latest first token of the pilots.
+func windowTokens(pilots []Pair, s0 *float64) float64 {
+	accept, stagger := 1.0, 0.0
+	for _, p := range pilots {
+		if p.AcceptLength != nil {
+			accept = max(accept, *p.AcceptLength)
+		}
+		if p.B.SpreadS != nil && s0 != nil {
+			stagger = max(stagger, *p.B.SpreadS / *s0)
+		}
+	}
+	return math.Ceil(min(stagger+windowSteps*accept, math.MaxInt32))
+}
+
+// pilotTimes returns s₀, nil where the pilots show no positive one, and j.
+func pilotTimes(pilots []Pair) (s0 *float64, jitter float64) {
+	var inStream, slopes, first []float64
+	for _, p := range pilots {
+		if p.TPOTS != nil {
+			inStream = append(inStream, *p.TPOTS)
+		}
+		if p.SPerTok != nil {
+			slopes = append(slopes, *p.SPerTok)
+		}
+		switch {
+		case p.A.TTFTS != nil && p.B.TTFTS != nil:
+			first = append(first, *p.A.TTFTS, *p.B.TTFTS)
+		case p.A.TimeS != nil:
+			first = append(first, *p.A.TimeS)
+		}
+	}
+	s0 = positive(newFigure(inStream).Mean)
+	if s0 == nil {
+		s0 = positive(newFigure(slopes).Mean)
+	}
+	jitter = 0.5e-3
+	if f := newFigure(first); f.Mean != nil {
+		lo, hi := minMax(first)
+		jitter = max(jitter, hi-lo, 0.01**f.Mean)
+	}
+	return s0, jitter
+}
+
+func minMax(xs []float64) (lo, hi float64) {
+	lo, hi = math.Inf(1), math.Inf(-1)
+	for _, x := range xs {
+		lo, hi = min(lo, x), max(hi, x)
+	}
+	return lo, hi
+}
