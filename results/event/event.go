@@ -163,10 +163,11 @@ type Sample struct {
 
 	Flush *Flush `json:"flush,omitempty"` // of the flush before this request, where one was asked for
 
-	Error  string   `json:"error,omitempty"`  // failure_kind of the request; empty when it was answered whole
-	Limit  string   `json:"limit,omitempty"`  // of a timeout: connect | first_token | total, or no_token: derived, not set by anyone
-	Detail string   `json:"detail,omitempty"` // the server's or transport's words, bounded
-	Notes  []string `json:"notes,omitempty"`  // what the adapter had to do or doubts, such as "no end marker"
+	Error     string   `json:"error,omitempty"`     // failure_kind of the request; empty when it was answered whole
+	Limit     string   `json:"limit,omitempty"`     // of a timeout: connect | first_token | total, or no_token: derived, not set by anyone
+	Detail    string   `json:"detail,omitempty"`    // the server's or transport's words, bounded
+	Transport string   `json:"transport,omitempty"` // how the exchange broke: refused | no-route | reset | eof | timeout | http | error-event | cut | malformed
+	Notes     []string `json:"notes,omitempty"`     // what the adapter had to do or doubts, such as "no end marker"
 }
 
 // Flush is one attempt to empty the prefix cache, with its verdict.

@@ -1,0 +1,204 @@
+// Package run is the folder of a run: its layout, how it comes to be, and how a
+// user's word for a run ("last", a tag, an id, a path) finds it. It reads and
+// names files; what they mean is other packages' business.
+package run
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"twopoint/results/durable"
+	"twopoint/results/event"
+	"twopoint/schema/plan"
+)
+
+// Dir is the folder runs/<experiment>/<run-id>.
+type Dir string
+
+// NewID is a run id: UTC time and 6 random hex digits, such as
+// 20260301T120000Z-3fa9c1. Ids sort by time.
+func NewID(now time.Time) string {
+	var b [3]byte
+	rand.Read(b[:]) // never fails (crypto/rand)
+	return now.UTC().Format("20060102T150405Z") + "-" + hex.EncodeToString(b[:])
+}
+
+var idPattern = regexp.MustCompile(`^\d{8}T\d{6}Z-[0-9a-f]{6}$`)
+
+// Create makes the folder of a run with its first files (names relative to the
+// folder, such as spec/spec.cue) and its events and logs folders. The folder
+// appears whole or not at all.
+func Create(root, experiment, id string, files map[string][]byte) (Dir, error) {
+	parent := filepath.Join(root, experiment)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", fmt.Errorf("create run: %w", err)
+	}
+	tmp, err := os.MkdirTemp(parent, ".new-*")
+	if err != nil {
+		return "", fmt.Errorf("create run: %w", err)
+	}
+	defer os.RemoveAll(tmp)
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return "", fmt.Errorf("create run: %w", err)
+	}
+	dirs := map[string]bool{filepath.Join(tmp, "events"): true, filepath.Join(tmp, "logs"): true}
+	for name := range files {
+		if !filepath.IsLocal(name) {
+			return "", fmt.Errorf("create run: %q is not a name inside the run's folder", name)
+		}
+		dirs[filepath.Dir(filepath.Join(tmp, name))] = true
+	}
+	for dir := range dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", fmt.Errorf("create run: %w", err)
+		}
+	}
+	for name, content := range files {
+		if err := durable.WriteBytes(filepath.Join(tmp, name), content); err != nil {
+			return "", fmt.Errorf("create run: %w", err)
+		}
+	}
+	for dir := range dirs {
+		if err := durable.SyncDir(dir); err != nil {
+			return "", fmt.Errorf("create run: %w", err)
+		}
+	}
+	dir := filepath.Join(parent, id)
+	if err := durable.Rename(tmp, dir); err != nil {
+		return "", fmt.Errorf("create run: %w", err)
+	}
+	return Dir(dir), nil
+}
+
+// Path is a name inside the folder.
+func (d Dir) Path(name ...string) string {
+	return filepath.Join(append([]string{string(d)}, name...)...)
+}
+
+// ID is the run's id.
+func (d Dir) ID() string { return filepath.Base(string(d)) }
+
+// Journal is the path of an order's events.
+func (d Dir) Journal(order string) string { return d.Path("events", order+".jsonl") }
+
+// Log is the path of a deployment's log.
+func (d Dir) Log(deployment string) string { return d.Path("logs", deployment+".log") }
+
+// Table is the path of a table.
+func (d Dir) Table(name string) string { return d.Path(name + ".parquet") }
+
+// Plan reads plan.json.
+func (d Dir) Plan() (plan.Plan, error) {
+	f, err := os.Open(d.Path("plan.json"))
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	defer f.Close()
+	return plan.Decode(f)
+}
+
+// Events reads all events of the run, order by order.
+func (d Dir) Events() ([]event.Event, error) { return event.ReadDir(d.Path("events")) }
+
+// Tags are the tags of the run, oldest first.
+func (d Dir) Tags() []string {
+	var tags []string
+	events, _ := event.Read(d.Journal(NotesOrder)) // no journal, no tags
+	for _, e := range events {
+		if e.Note != nil && e.Note.Code == NoteTag {
+			tags = append(tags, e.Note.Text)
+		}
+	}
+	return tags
+}
+
+// NotesOrder is the journal of what people say of a run; NoteTag and NoteText
+// are the codes of their notes.
+const (
+	NotesOrder = "notes"
+	NoteTag    = "tag"
+	NoteText   = "note"
+)
+
+// AddNote appends a tag or a text to the run.
+func (d Dir) AddNote(code, text string) error {
+	j, err := event.Open(d.Journal(NotesOrder), NotesOrder)
+	if err != nil {
+		return err
+	}
+	defer j.Close()
+	return j.Record(event.Event{Type: event.TypeNote, Note: &event.Note{Code: code, Text: text}})
+}
+
+// List is every run below root, oldest first. Folders that are no run are
+// passed over.
+func List(root string) ([]Dir, error) {
+	experiments, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var dirs []Dir
+	for _, e := range experiments {
+		runs, err := os.ReadDir(filepath.Join(root, e.Name()))
+		if err != nil {
+			continue // a file beside the experiments, or one that we may not read
+		}
+		for _, r := range runs {
+			if r.IsDir() && idPattern.MatchString(r.Name()) {
+				dirs = append(dirs, Dir(filepath.Join(root, e.Name(), r.Name())))
+			}
+		}
+	}
+	slices.SortFunc(dirs, func(a, b Dir) int {
+		return strings.Compare(a.ID()+string(a), b.ID()+string(b))
+	})
+	return dirs, nil
+}
+
+// Find is the run that ref names: a folder, an id or the unique beginning of
+// one, a tag (the newest run that has it), or "last".
+func Find(root, ref string) (Dir, error) {
+	if _, err := os.Stat(filepath.Join(ref, "plan.json")); err == nil {
+		return Dir(filepath.Clean(ref)), nil
+	}
+	dirs, err := List(root)
+	if err != nil {
+		return "", err
+	}
+	if ref == "last" && len(dirs) > 0 {
+		return dirs[len(dirs)-1], nil
+	}
+	var byID []Dir
+	for _, d := range dirs {
+		if d.ID() == ref {
+			return d, nil
+		}
+		if ref != "" && strings.HasPrefix(d.ID(), ref) {
+			byID = append(byID, d)
+		}
+	}
+	for _, d := range slices.Backward(dirs) {
+		if slices.Contains(d.Tags(), ref) {
+			return d, nil
+		}
+	}
+	switch len(byID) {
+	case 1:
+		return byID[0], nil
+	case 0:
+		return "", fmt.Errorf("no run %q below %s; \"twopoint ls\" lists them", ref, root)
+	}
+	return "", fmt.Errorf("%q begins the ids of %d runs, such as %s and %s", ref, len(byID), byID[0].ID(), byID[1].ID())
+}

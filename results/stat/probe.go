@@ -1,0 +1,59 @@
+package stat
+
+import "twopoint/results/event"
+
+// A repeated prompt whose time to first token is below suspectRatio of the cold
+// one was answered from the cache; above coldRatio it was computed anew.
+const coldRatio = 0.8
+
+// ProbeVerdict judges the cache probe: the same prompt cold, again, and again
+// after a flush. Reported cached counts decide where they are given, times to
+// first token (total times where nothing streams) elsewhere. Between the two
+// ratios nothing is proven. What a cold prompt reports as cached is a template
+// that all prompts share only where a nonce kept it from being cached before.
+func ProbeVerdict(samples []event.Sample, nonce bool) event.Probe {
+	v := event.Probe{Proven: "unknown"}
+	if len(samples) == 0 {
+		return v
+	}
+	v.Context = samples[0].ContextRequested
+	if c := samples[0].CachedTokens; c != nil && nonce {
+		v.Template = *c
+	}
+	if len(samples) < 3 {
+		return v
+	}
+	cold, again, flushed := samples[0], samples[1], samples[2]
+	v.HitRatio, v.FlushRatio = over(again, cold), over(flushed, cold)
+	v.HitCached, v.Flushed = again.CachedTokens, flushed.CachedTokens
+	if flushed.Flush == nil {
+		return v
+	}
+	switch {
+	case v.HitCached != nil && v.Flushed != nil:
+		if *v.Flushed > v.Template {
+			v.Proven = "no"
+		} else if *v.HitCached > v.Template {
+			v.Proven = "yes"
+		}
+	case v.HitRatio != nil && v.FlushRatio != nil && *v.HitRatio < suspectRatio:
+		if *v.FlushRatio > coldRatio {
+			v.Proven = "yes"
+		} else if *v.FlushRatio < suspectRatio {
+			v.Proven = "no"
+		}
+	}
+	return v
+}
+
+// over is the ratio of two requests' times to first token.
+func over(x, y event.Sample) *float64 {
+	a, b := ttft(x), ttft(y)
+	if a == nil || b == nil {
+		a, b = positive(finite(x.TotalS)), positive(finite(y.TotalS))
+	}
+	if a == nil || b == nil {
+		return nil
+	}
+	return finite(*a / *b)
+}

@@ -1,0 +1,41 @@
+package stat
+
+import (
+	"testing"
+
+	"twopoint/results/event"
+)
+
+func TestProbeVerdict(t *testing.T) {
+	n := func(v int64) *int64 { return &v }
+	s := func(total float64, cached *int64) event.Sample {
+		return event.Sample{TotalS: total, CachedTokens: cached, ContextRequested: 1000, Flush: &event.Flush{Method: "test"}}
+	}
+	for _, c := range []struct {
+		name     string
+		samples  []event.Sample
+		proven   string
+		template int64
+	}{
+		{"counts: hit, then cold", []event.Sample{s(1, n(0)), s(0.1, n(990)), s(1, n(0))}, "yes", 0},
+		{"counts: flush does nothing", []event.Sample{s(1, n(0)), s(0.1, n(990)), s(0.1, n(990))}, "no", 0},
+		{"counts: no cache at all", []event.Sample{s(1, n(0)), s(1, n(0)), s(1, n(0))}, "unknown", 0},
+		{"counts: a template stays", []event.Sample{s(1, n(16)), s(0.1, n(990)), s(1, n(16))}, "yes", 16},
+		{"counts win over times", []event.Sample{s(1, n(0)), s(0.1, n(990)), s(0.1, n(0))}, "yes", 0},
+		{"times: hit, then cold", []event.Sample{s(1, nil), s(0.1, nil), s(0.97, nil)}, "yes", 0},
+		{"times: flush does nothing", []event.Sample{s(1, nil), s(0.1, nil), s(0.1, nil)}, "no", 0},
+		{"times: between", []event.Sample{s(1, nil), s(0.1, nil), s(0.7, nil)}, "unknown", 0},
+		{"times: no hit to be seen", []event.Sample{s(1, nil), s(0.9, nil), s(1, nil)}, "unknown", 0},
+		{"cut short", []event.Sample{s(1, n(3))}, "unknown", 3},
+		{"nothing", nil, "unknown", 0},
+		{"not flushed", []event.Sample{s(1, n(0)), s(0.1, n(990)), {TotalS: 1, CachedTokens: n(0)}}, "unknown", 0},
+	} {
+		if v := ProbeVerdict(c.samples, true); v.Proven != c.proven || v.Template != c.template {
+			t.Errorf("%s: proven %q, template %d; want %q, %d", c.name, v.Proven, v.Template, c.proven, c.template)
+		}
+	}
+	// Without a nonce the first prompt may have been cached by an earlier run.
+	if v := ProbeVerdict([]event.Sample{s(0.1, n(990)), s(0.1, n(990)), s(0.1, n(990))}, false); v.Template != 0 || v.Proven != "no" {
+		t.Errorf("no nonce: %+v", v)
+	}
+}

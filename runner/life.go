@@ -1,0 +1,470 @@
+package runner
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"twopoint/results/event"
+	"twopoint/results/stat"
+	"twopoint/runner/deploy"
+	"twopoint/runner/engine"
+	embedded "twopoint/runner/engine/twopoint"
+	"twopoint/runner/failure"
+	"twopoint/runner/method"
+	"twopoint/runner/method/prompt"
+	"twopoint/schema/plan"
+)
+
+// Waits around a server's life. The first two are bounded by the spec's own
+// ready_timeout and by the process's end.
+const (
+	readyPause  = 200 * time.Millisecond // between two tries whether it answers
+	readyTry    = 30 * time.Second       // one try
+	idleWait    = 10 * time.Second       // for requests to drain before a leg
+	flushWait   = 30 * time.Second       // for a flush to be accepted
+	aliveWait   = 30 * time.Second       // for one token after a failed request
+	deathWait   = 90 * time.Second       // for a dying server to be gone (core dumps)
+	stopWait    = 60 * time.Second       // for the tree to be ended
+	failureTail = 400                    // log lines that a classification looks at
+)
+
+// life is one life of a server, from launch to end. It is the method.Server of
+// the points measured in it.
+type life struct {
+	id      string
+	variant plan.Variant
+	engine  engine.Engine
+	client  *engine.Client
+	info    engine.Info
+	prompts *prompt.Builder
+	proc    *deploy.Deployment // nil for a server that we do not start
+	mark    int64              // end of the log when the current request began
+	launch  time.Time
+}
+
+// launch deploys the variant, waits until it answers and probes its cache. A
+// server that could not be brought up is a failure to be given to its points;
+// everything of it has then been ended.
+func (a *Agent) launch(ctx context.Context, v plan.Variant) (*life, *event.Failure, error) {
+	l := &life{id: fmt.Sprintf("%s-d%d", a.Order.Order.ID, a.History.Deployments()+1), variant: v, engine: a.Engines[v.Engine], launch: time.Now()}
+	if l.engine == nil {
+		return nil, nil, fmt.Errorf("engine %q is not one that this build speaks to", v.Engine)
+	}
+	f, err := l.start(ctx, a)
+	if err == nil && f == nil {
+		f, err = l.ready(ctx, a)
+	}
+	if err == nil && f == nil {
+		f, err = l.probe(ctx, a)
+	}
+	if f == nil && err == nil {
+		return l, nil, nil
+	}
+	if ctx.Err() != nil { // our own end says nothing about the server
+		f, err = nil, ctx.Err()
+	}
+	if f != nil {
+		f.DeploymentID, f.Variant = l.id, v.Name
+		err = errors.Join(err, a.Record(event.Event{Type: event.TypeFailure, Failure: f}))
+	}
+	return nil, f, errors.Join(err, l.end(ctx, a))
+}
+
+// start launches the process, or takes note of a server that is already there.
+func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
+	e := event.Deployment{DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "launch", Managed: l.variant.URL == ""}
+	base, key := l.variant.URL, ""
+	secrets := map[string]string{}
+	for _, env := range l.variant.Env {
+		if env.Secret != "" {
+			value, ok := a.Secret(env.Secret)
+			if !ok {
+				return nil, fmt.Errorf("secret %s, which variant %s names, is not set in the environment", env.Secret, l.variant.Name)
+			}
+			secrets[env.Secret] = value
+		}
+	}
+	if v, ok := a.Secret("TWOPOINT_API_KEY"); ok && v != "" {
+		key, secrets["TWOPOINT_API_KEY"] = v, v
+	}
+	redact := deploy.Redactor(secrets)
+	var failed *event.Failure
+	if e.Managed {
+		if err := endLeftovers(ctx, a.Order.RunID); err != nil {
+			return &event.Failure{Kind: string(failure.LeftOver), Stage: "launch", Scope: "host", Message: err.Error()}, nil
+		}
+		host := l.variant.Host
+		if host == "" {
+			host = "127.0.0.1"
+		}
+		port := l.variant.Port
+		if port == 0 {
+			var err error
+			if port, err = deploy.FreePort(host); err != nil {
+				return nil, fmt.Errorf("choose a port on %s: %w", host, err)
+			}
+		} else if err := deploy.CheckPort(net.JoinHostPort(host, strconv.Itoa(port))); err != nil {
+			return &event.Failure{Kind: string(failure.PortInUse), Stage: "launch", Scope: "host", Message: err.Error()}, nil
+		}
+		argv, extra, err := l.engine.Args(l.variant.Variant, host, port)
+		if err != nil {
+			return nil, fmt.Errorf("command line of variant %s: %w", l.variant.Name, err)
+		}
+		argv = a.fill(argv, port)
+		e.Host, e.Port, base = host, port, "http://"+net.JoinHostPort(host, strconv.Itoa(port))
+		for _, word := range argv {
+			e.Argv = append(e.Argv, redact(word))
+		}
+		cwd := l.variant.Cwd
+		if cwd == "" {
+			cwd = a.WorkDir
+		}
+		l.proc, err = deploy.Launch(context.WithoutCancel(ctx), deploy.Command{
+			ID: a.Order.RunID + "/" + l.id, Argv: argv, Env: l.environ(extra, secrets), Dir: cwd, LogPath: a.LogPath(l.id), Redact: redact,
+		})
+		var start *deploy.StartError
+		switch {
+		case errors.As(err, &start):
+			failed = &event.Failure{Kind: string(failure.StartError), Stage: "launch", Scope: "server", Message: err.Error()}
+		case err != nil:
+			return nil, fmt.Errorf("launch %s: %w", l.id, err)
+		default:
+			e.PID = l.proc.PID()
+		}
+	}
+	limits := a.Order.Plan.Limits
+	var err error
+	l.client, err = engine.NewClient(base, key, engine.Limits{Connect: time.Duration(limits.Connect), FirstToken: time.Duration(limits.FirstToken), Total: time.Duration(limits.Total)})
+	if err != nil {
+		return nil, fmt.Errorf("variant %s: %w", l.variant.Name, err)
+	}
+	return failed, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &e})
+}
+
+// fill puts the target's values into a command line's placeholders and our own
+// path in the place of the embedded server's name.
+func (a *Agent) fill(argv []string, port int) []string {
+	r := strings.NewReplacer("{port}", strconv.Itoa(port), "{files}", a.Files, "{workdir}", a.WorkDir)
+	out := make([]string, len(argv))
+	for i, word := range argv {
+		out[i] = r.Replace(word)
+	}
+	if len(out) > 0 && out[0] == embedded.Program {
+		out[0] = a.Self
+	}
+	return out
+}
+
+// environ is the runner's environment, the adapter's needs and the variant's
+// own variables over it.
+func (l *life) environ(extra []string, secrets map[string]string) []string {
+	env := append(os.Environ(), extra...)
+	names := make([]string, 0, len(l.variant.Env))
+	for name := range l.variant.Env {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		value := l.variant.Env[name].Value
+		if s := l.variant.Env[name].Secret; s != "" {
+			value = secrets[s]
+		}
+		env = append(env, name+"="+value)
+	}
+	return env
+}
+
+// ready waits until the expected model answers one token from the process that
+// we started, reads what the server says of itself and prepares its prompts.
+func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
+	within := time.Duration(l.variant.ReadyTimeout)
+	limit, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		try, done := context.WithTimeout(limit, readyTry)
+		err := l.engine.Ready(try, l.client, l.variant.Variant)
+		done()
+		if l.ended() {
+			f := l.classify(nil, failure.Load, dead)
+			return &f, nil
+		}
+		if err == nil {
+			break
+		}
+		if limit.Err() != nil {
+			return &event.Failure{Kind: string(failure.NotReady), Stage: "load", Scope: "server", Evidence: l.logTail(3),
+				Message: fmt.Sprintf("not ready in %v: %v", within, err)}, nil
+		}
+		if !errors.Is(err, engine.ErrNotYet) {
+			return &event.Failure{Kind: string(failure.NotReady), Stage: "load", Scope: "server", Evidence: l.logTail(3), Message: err.Error()}, nil
+		}
+		select {
+		case <-time.After(readyPause):
+		case <-l.done():
+		case <-limit.Done():
+		}
+	}
+	loadS := time.Since(l.launch).Seconds()
+	info, err := l.engine.Info(ctx, l.client, l.variant.Variant)
+	if err != nil {
+		return &event.Failure{Kind: string(failure.BadResponse), Stage: "load", Scope: "server", Message: fmt.Sprintf("read what the server says of itself: %v", err)}, nil
+	}
+	l.info = info
+	if err := l.preparePrompts(ctx, a); err != nil {
+		return &event.Failure{Kind: string(failure.BadResponse), Stage: "load", Scope: "server", Message: err.Error()}, nil
+	}
+	return nil, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &event.Deployment{
+		DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "ready", Managed: l.proc != nil, LoadS: &loadS, Effective: effective(info),
+	}})
+}
+
+// effective is what the server says of itself, flat, absent things left out.
+func effective(i engine.Info) map[string]any {
+	out := map[string]any{}
+	for k, v := range i.Settings {
+		out[k] = v
+	}
+	for k, v := range map[string]string{"version": i.Version, "model": i.Model, "attention_backend": i.Backend, "kv_dtype": i.KVDType} {
+		if v != "" {
+			out[k] = v
+		}
+	}
+	for k, v := range map[string]int64{"context_limit": int64(i.ContextLimit), "kv_pool_tokens": i.KVPoolTokens, "page_size": int64(i.PageSize), "tp": int64(i.TP)} {
+		if v != 0 {
+			out[k] = v
+		}
+	}
+	out["speculative"], out["token_ids"], out["exact_length"], out["cached_count"] = i.Speculative, i.TokenIDs, i.ExactLength, i.CachedCount
+	return out
+}
+
+func (l *life) preparePrompts(ctx context.Context, a *Agent) (err error) {
+	longest := 0
+	for _, p := range a.Order.Plan.Points {
+		longest = max(longest, p.Context)
+	}
+	spec := a.Order.Plan.Prompt
+	if tok, ok := l.engine.(engine.Tokenizer); ok && l.info.TokenIDs {
+		l.prompts, err = prompt.New(ctx, spec, a.Prompt, longest, func(ctx context.Context, text string) ([]int32, error) {
+			return tok.Tokenize(ctx, l.client, text)
+		})
+		return err
+	}
+	l.prompts, err = prompt.NewText(ctx, spec, a.Prompt, func(ctx context.Context, text string) (int64, error) {
+		s := l.Generate(ctx, prompt.Prompt{Text: text}, 1)
+		if s.Error != "" {
+			return 0, fmt.Errorf("%s: %s", s.Error, s.Detail)
+		}
+		if s.PromptTokens == nil {
+			return 0, errors.New("the server reports no prompt token count and has no tokenizer route, so no prompt length can be stated")
+		}
+		return *s.PromptTokens, nil
+	})
+	return err
+}
+
+// probe runs the cache probe at the variant's shortest context.
+func (l *life) probe(ctx context.Context, a *Agent) (*event.Failure, error) {
+	points := a.todo(l.variant.Name)
+	samples, err := method.Probe(ctx, l, l.id, points[0].Context, a)
+	if err != nil {
+		return nil, err
+	}
+	if last := &samples[len(samples)-1]; last.Error != "" {
+		// The shortest context is what the probe runs at: if that fails, no point can be measured.
+		state := l.aftermath(ctx, last)
+		f := l.classify(last, failure.Load, state)
+		return &f, ctx.Err()
+	}
+	verdict := stat.ProbeVerdict(samples, a.Order.Plan.Prompt.Nonce)
+	return nil, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &event.Deployment{
+		DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "probed", Managed: l.proc != nil, Probe: &verdict,
+	}})
+}
+
+// end ends the server, if it is ours, and records how.
+func (l *life) end(ctx context.Context, a *Agent) error {
+	e := event.Deployment{DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "end", Managed: l.proc != nil, Expected: true}
+	var stopErr error
+	if l.proc != nil {
+		e.Expected = !l.ended()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWait)
+		defer cancel()
+		if err := l.proc.Stop(stop); err != nil {
+			stopErr = fmt.Errorf("end deployment %s: %w", l.id, err)
+		}
+		exit := l.proc.Exit()
+		e.ExitSignal = exit.Signal
+		if exit.Signal == "" && !exit.Lost {
+			e.ExitCode = &exit.Code
+		}
+		if !e.Expected {
+			e.LogTail = l.logTail(20)
+		}
+	}
+	lived := time.Since(l.launch).Seconds()
+	e.LifeS = &lived
+	return errors.Join(stopErr, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &e}))
+}
+
+func (l *life) done() <-chan struct{} {
+	if l.proc == nil {
+		return nil
+	}
+	return l.proc.Done()
+}
+
+func (l *life) ended() bool {
+	select {
+	case <-l.done():
+		return true
+	default:
+		return false
+	}
+}
+
+// classify turns what is known of a failure into its row. s is nil where no
+// request was under way.
+func (l *life) classify(s *event.Sample, stage failure.Stage, state aftermath) event.Failure {
+	o := failure.Observation{Stage: stage, Facts: map[failure.Fact]string{}}
+	if s != nil {
+		o.Transport, o.Error, o.HTTPStatus, o.Body = failure.Transport(s.Transport), s.Detail, s.HTTPStatus, s.Detail
+		switch failure.Kind(s.Error) {
+		case failure.FlushRefused:
+			o.Facts[failure.RefusedFlush] = s.Detail
+		case failure.Timeout:
+			if s.Limit == "no_token" {
+				o.Facts[failure.NoToken] = s.Detail
+			} else {
+				o.Facts[failure.LimitPassed] = s.Detail
+			}
+		}
+		o.Facts[map[aftermath]failure.Fact{alive: failure.ProbeAnswered, dead: failure.ProbeUnanswered, silent: failure.ProbeUnanswered}[state]] = ""
+	}
+	if l.proc != nil {
+		o.Exit.State = failure.Running
+		o.Log = l.proc.LogSince(l.mark, failureTail)
+		if l.ended() {
+			exit := l.proc.Exit()
+			o.Exit = failure.Exit{State: failure.Ended, Code: exit.Code, Signal: exit.Signal, Asked: exit.Asked}
+			if exit.Lost {
+				o.Facts[failure.SupervisorKilled] = ""
+			}
+		}
+	}
+	f := failure.Classify(o)
+	out := event.Failure{DeploymentID: l.id, Variant: l.variant.Name, Kind: string(f.Kind), Stage: string(stage), Scope: string(f.Scope),
+		Signature: f.Signature, Message: f.Message, Evidence: f.Evidence, HTTPStatus: o.HTTPStatus, ExitSignal: o.Exit.Signal}
+	if o.Exit.State == failure.Ended && o.Exit.Signal == "" {
+		out.ExitCode = &o.Exit.Code
+	}
+	return out
+}
+
+func (l *life) logTail(n int) []string {
+	if l.proc == nil {
+		return nil
+	}
+	return l.proc.LogTail(n)
+}
+
+// What became of a server after a request failed.
+type aftermath int
+
+const (
+	alive  aftermath = iota // it answers
+	dead                    // its process has ended, or its address refuses
+	silent                  // it is there and does not answer
+)
+
+// aftermath finds out whether the server still answers. A server that dies is
+// given time to be gone, so that its exit status and last words can be read.
+func (l *life) aftermath(ctx context.Context, s *event.Sample) aftermath {
+	if !l.ended() {
+		try, cancel := context.WithTimeout(ctx, aliveWait)
+		defer cancel()
+		stopped := make(chan struct{})
+		go func() { // a process that ends answers the question at once
+			select {
+			case <-l.done():
+				cancel()
+			case <-stopped:
+			}
+		}()
+		err := l.engine.Ready(try, l.client, l.variant.Variant)
+		close(stopped)
+		if err == nil && !l.ended() {
+			return alive
+		}
+		if l.proc == nil {
+			return silent
+		}
+		wait := time.NewTimer(deathWait)
+		defer wait.Stop()
+		if errors.Is(try.Err(), context.DeadlineExceeded) { // it holds the line: nothing suggests that it is dying
+			wait.Reset(time.Second)
+		}
+		select {
+		case <-l.done():
+		case <-wait.C:
+		case <-ctx.Done():
+		}
+	}
+	if l.ended() {
+		return dead
+	}
+	return silent
+}
+
+// Generate implements method.Server: one timed request, streamed.
+func (l *life) Generate(ctx context.Context, p prompt.Prompt, maxTokens int) event.Sample {
+	if l.proc != nil {
+		l.mark = l.proc.LogMark()
+	}
+	return l.engine.Generate(ctx, l.client, engine.Request{
+		Model: l.info.Model, IDs: p.IDs, Text: p.Text, MaxTokens: maxTokens, Stream: true, NoReuse: l.variant.Flush != "never", Salt: salt(),
+	})
+}
+
+// Flush implements method.Server. With flush "never" the engine's own default
+// is what is measured.
+func (l *life) Flush(ctx context.Context) *event.Flush {
+	f, ok := l.engine.(engine.Flusher)
+	if !ok || l.variant.Flush == "never" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, flushWait)
+	defer cancel()
+	verdict := f.Flush(ctx, l.client)
+	return &verdict
+}
+
+// WaitIdle implements method.Server. A server that does not become idle shows
+// in the flush's verdict, so that nothing is returned here.
+func (l *life) WaitIdle(ctx context.Context) {
+	if idler, ok := l.engine.(engine.Idler); ok {
+		ctx, cancel := context.WithTimeout(ctx, idleWait)
+		defer cancel()
+		idler.WaitIdle(ctx, l.client)
+	}
+}
+
+// Prompt implements method.Server.
+func (l *life) Prompt(length, slot int) (prompt.Prompt, error) { return l.prompts.Build(length, slot) }
+
+func salt() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}
+
+var _ method.Server = (*life)(nil)
