@@ -6,8 +6,10 @@
 // holds one end of a pipe to the runner. When the runner says stop, or the pipe
 // closes because the runner was killed, the supervisor ends the whole tree:
 // TERM, the grace time, KILL, until nothing is left, grandchildren in sessions
-// of their own included. Should the supervisor itself be killed, the runner
-// ends what carries the deployment's marker in its environment.
+// of their own included. Should the supervisor itself be killed, the kernel kills
+// the server's main process and the runner ends what carries the deployment's
+// marker in its environment. Should both be killed at once, Leftovers finds what
+// carries the marker and EndLeftovers ends it.
 //
 // The package never speaks HTTP, never decides whether a server is ready or why
 // it failed, and never signals a process without having checked that it is the
@@ -71,9 +73,9 @@ type Exit struct {
 	Code int `json:"code"`
 	// Signal is the signal that ended it, such as "SIGKILL", otherwise empty.
 	Signal string `json:"signal,omitempty"`
-	// Asked is true if the end had been asked for (Stop, the context, or the
-	// runner's own end) before the main process ended. An end that nobody asked
-	// for is a crash whatever its code.
+	// Asked is true if the runner had asked for the end (Stop, the context, or
+	// its own end) before the main process ended. An end that it did not ask for
+	// is a failure whatever its code.
 	Asked bool `json:"asked,omitempty"`
 	// Lost is true where the supervisor was killed, so that code and signal are
 	// unknown.
@@ -201,13 +203,12 @@ func (d *Deployment) supervise(log *os.File, s spec) (<-chan report, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer controlR.Close()
 	statusR, statusW, err := os.Pipe()
 	if err != nil {
+		controlR.Close()
 		controlW.Close()
 		return nil, err
 	}
-	defer statusW.Close()
 	// /proc/self/exe is this very program, also when its file was replaced.
 	d.supervisor = &exec.Cmd{
 		Path:        "/proc/self/exe",
@@ -219,7 +220,10 @@ func (d *Deployment) supervise(log *os.File, s spec) (<-chan report, error) {
 		ExtraFiles:  []*os.File{controlR, statusW},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if err := d.supervisor.Start(); err != nil {
+	err = d.supervisor.Start()
+	controlR.Close() // its ends are its own: with it they close
+	statusW.Close()
+	if err != nil {
 		controlW.Close()
 		statusR.Close()
 		return nil, err

@@ -129,13 +129,16 @@ func await(file string) {
 	}
 }
 
+// testID is a deployment's name that no other test, and no other run of the tests, uses.
+func testID(dir string) string { return "test" + dir + "/server" }
+
 func serverCommand(dir, mode string, args ...string) Command {
 	exe, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
 	return Command{
-		ID:      "test/" + filepath.Base(dir),
+		ID:      testID(dir),
 		Argv:    append([]string{exe, "__server", mode}, args...),
 		Env:     os.Environ(),
 		LogPath: filepath.Join(dir, "server.log"),
@@ -226,7 +229,7 @@ func TestStopEndsTheTree(t *testing.T) {
 	var left []Process
 	// All but the one that dropped its environment, once the go-betweens have ended.
 	eventually(t, "the leftovers to be three", func() bool {
-		left = Leftovers("test/" + filepath.Base(dir))
+		left = Leftovers(testID(dir))
 		return len(left) == treeSize-1
 	})
 	for _, p := range left {
@@ -315,6 +318,36 @@ func TestRunnerDies(t *testing.T) {
 			r.Wait()
 			eventually(t, "the tree of a dead runner to end", func() bool { return !slices.ContainsFunc(ps, lives) })
 			eventually(t, "its supervisor to end", func() bool { return len(supervisors("test/"+filepath.Base(dir))) == 0 })
+		})
+	}
+}
+
+// The runner may be killed at any moment of a launch.
+func TestRunnerKilledWhileLaunching(t *testing.T) {
+	for i := range 20 {
+		dir := t.TempDir()
+		r := exec.Command("/proc/self/exe", "__runner", "kill", dir)
+		if err := r.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i) * 4 * time.Millisecond)
+		r.Process.Kill()
+		r.Wait()
+		prefix := testID(dir)
+		quiet := 0 // looks in a row without anything: a process between fork and exec shows nothing
+		eventually(t, "everything to end", func() bool {
+			b, _ := os.ReadFile(filepath.Join(dir, "pids"))
+			n := len(supervisors(prefix)) + len(Leftovers(prefix))
+			for line := range strings.Lines(string(b)) {
+				var p Process
+				if _, err := fmt.Sscanf(line, "%d %d\n", &p.PID, &p.Start); err == nil && lives(p) {
+					n++
+				}
+			}
+			if quiet++; n > 0 {
+				quiet = 0
+			}
+			return quiet == 5
 		})
 	}
 }
@@ -565,6 +598,15 @@ func TestLogTail(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestRedactorTakesTheLongest(t *testing.T) {
+	for range 20 { // map order is random
+		r := Redactor(map[string]string{"A": "token", "B": "token-and-more", "C": "tok"})
+		if got, want := r("token-and-more token tok"), "[secret B] [secret A] tok"; got != want {
+			t.Fatalf("%q, want %q", got, want)
+		}
 	}
 }
 

@@ -1,8 +1,10 @@
 package deploy
 
 import (
+	"cmp"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -116,11 +118,20 @@ func cleanLine(line string) string {
 // Redactor replaces each secret in a text by "[secret NAME]". Values shorter
 // than four bytes are left alone: replacing them would destroy the text.
 func Redactor(secrets map[string]string) func(string) string {
-	var pairs []string
+	names := make([]string, 0, len(secrets))
 	for name, value := range secrets {
 		if len(value) >= 4 {
-			pairs = append(pairs, value, "[secret "+name+"]")
+			names = append(names, name)
 		}
+	}
+	// The longest first: of two that begin alike, the shorter would leave the
+	// longer one's end.
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(len(secrets[b])-len(secrets[a]), strings.Compare(a, b))
+	})
+	var pairs []string
+	for _, name := range names {
+		pairs = append(pairs, secrets[name], "[secret "+name+"]")
 	}
 	return strings.NewReplacer(pairs...).Replace
 }

@@ -131,8 +131,7 @@ func supervise() error {
 			} else if !ending {
 				begin(s.Grace)
 			}
-		case <-signals:
-			asked = true
+		case <-signals: // from outside: an end, but not one that the runner asked for
 			if !ending {
 				begin(s.Grace)
 			}
