@@ -204,7 +204,7 @@ func (o *Observation) down() bool {
 
 // clientError: the server understood and refused; its log is beside the point.
 func (o *Observation) clientError() bool {
-	return o.Transport == HTTP && o.HTTPStatus >= 400 && o.HTTPStatus < 500
+	return o.Transport == HTTP && o.HTTPStatus >= 400 && o.HTTPStatus < 500 && !o.has(ReadyTimeout)
 }
 
 // signal is the name of the signal that ended the process, also where a shell or

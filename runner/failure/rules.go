@@ -168,11 +168,11 @@ var table = []group{
 	// count in an answer only: logs print them at every start.
 	{when: func(o *Observation) bool { return !o.died() }, rules: []rule{
 		{signature: "context-length", kind: ContextTooLong, scope: Request, when: (*Observation).clientError, body: contextText},
-		{signature: "context-length", kind: ContextTooLong, scope: Request, transport: []Transport{ErrorEvent}, body: contextText},
 		{signature: "kv-pool", kind: KVExhausted, transport: []Transport{HTTP, ErrorEvent}, when: (*Observation).answers, body: kvPool},
 		{signature: "request-memory", kind: RequestOOM, scope: Request, transport: []Transport{HTTP, ErrorEvent}, when: (*Observation).answers, body: memoryText},
 		{signature: "request-memory", kind: RequestOOM, scope: Request, transport: []Transport{ErrorEvent},
 			when: func(o *Observation) bool { return !o.has(ProbeUnanswered) }, body: memoryText},
+		{signature: "context-length", kind: ContextTooLong, scope: Request, transport: []Transport{ErrorEvent}, body: contextText},
 		{signature: byStatus, kind: HTTPError, scope: Request, when: (*Observation).clientError},
 		{signature: "malformed", kind: BadResponse, scope: Request, transport: []Transport{Malformed}},
 	}},
