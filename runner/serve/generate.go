@@ -96,11 +96,8 @@ func (s *Server) sequences(req *generateRequest, arrived time.Time) (list []*seq
 		return nil, false, err
 	}
 	p := params{
-		maxNew: 128, minNew: sp.MinNewTokens, ignoreEOS: sp.IgnoreEOS, stopIDs: sp.StopTokenIDs, stops: sp.Stop,
+		minNew: sp.MinNewTokens, ignoreEOS: sp.IgnoreEOS, stopIDs: sp.StopTokenIDs, stops: sp.Stop,
 		space: space(req.CacheSalt, req.ExtraKey), logprobs: req.ReturnLogprob, top: max(req.TopLogprobs, 0),
-	}
-	if sp.MaxNewTokens != nil {
-		p.maxNew = *sp.MaxNewTokens
 	}
 	if len(prompts) == 0 {
 		return nil, false, bad("the batch is empty")
@@ -109,6 +106,7 @@ func (s *Server) sequences(req *generateRequest, arrived time.Time) (list []*seq
 		return nil, false, bad("%d rids for %d prompts", len(req.RID), len(prompts))
 	}
 	for i, prompt := range prompts {
+		p.maxNew = s.budget(sp.MaxNewTokens, 128, len(prompt))
 		if err := s.check(prompt, p); err != nil {
 			return nil, false, err
 		}

@@ -162,6 +162,15 @@ func (l *strings1) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(l))
 }
 
+// budget is the number of tokens asked for, or the usual number as far as there
+// is room for it after a prompt of n.
+func (s *Server) budget(asked *int, usual, n int) int {
+	if asked != nil {
+		return *asked
+	}
+	return max(min(usual, s.maxInput()+1-n), 0)
+}
+
 // check refuses a sequence that could never be computed.
 func (s *Server) check(prompt []int32, p params) error {
 	n, limit := len(prompt), s.opt.ContextLength

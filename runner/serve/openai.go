@@ -83,11 +83,8 @@ func (s *Server) completionSequence(req *completionRequest, arrived time.Time) (
 		return nil, bad("prompt must be one prompt, not %d", len(prompts))
 	}
 	p := params{
-		maxNew: 16, minNew: req.MinTokens, ignoreEOS: req.IgnoreEOS, stopIDs: req.StopTokenIDs, stops: req.Stop,
+		maxNew: s.budget(req.MaxTokens, 16, len(prompts[0])), minNew: req.MinTokens, ignoreEOS: req.IgnoreEOS, stopIDs: req.StopTokenIDs, stops: req.Stop,
 		space: space(req.CacheSalt, req.ExtraKey),
-	}
-	if req.MaxTokens != nil {
-		p.maxNew = *req.MaxTokens
 	}
 	if err := s.check(prompts[0], p); err != nil {
 		return nil, err
