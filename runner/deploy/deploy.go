@@ -155,6 +155,10 @@ func Launch(ctx context.Context, c Command) (*Deployment, error) {
 	if err != nil {
 		return nil, err
 	}
+	dir, err := filepath.Abs(c.Dir) // the supervisor is elsewhere
+	if err != nil {
+		return nil, fmt.Errorf("start deployment %s: %w", c.ID, err)
+	}
 	log, err := os.OpenFile(c.LogPath, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("start deployment %s: open its log: %w", c.ID, err)
@@ -173,7 +177,7 @@ func Launch(ctx context.Context, c Command) (*Deployment, error) {
 		done:    make(chan struct{}),
 	}
 	first, err := d.supervise(log, spec{
-		Marker: d.marker, Path: path, Argv: c.Argv, Env: c.environment(d.marker), Dir: c.Dir, Grace: c.Grace,
+		Marker: d.marker, Path: path, Argv: c.Argv, Env: c.environment(d.marker), Dir: dir, Grace: c.Grace,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start deployment %s: start its supervisor: %w", c.ID, err)

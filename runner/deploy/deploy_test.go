@@ -324,13 +324,13 @@ func TestRunnerDies(t *testing.T) {
 
 // The runner may be killed at any moment of a launch.
 func TestRunnerKilledWhileLaunching(t *testing.T) {
-	for i := range 20 {
+	for i := range 8 {
 		dir := t.TempDir()
 		r := exec.Command("/proc/self/exe", "__runner", "kill", dir)
 		if err := r.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(i) * 4 * time.Millisecond)
+		time.Sleep(time.Duration(i) * 10 * time.Millisecond)
 		r.Process.Kill()
 		r.Wait()
 		prefix := testID(dir)
@@ -531,17 +531,35 @@ func TestStartErrors(t *testing.T) {
 	})
 }
 
-func TestRelativeProgramIsRelativeToDir(t *testing.T) {
+func TestDir(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "serve"), []byte("#!/bin/sh\necho here: $0; pwd\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "serve"), []byte("#!/bin/sh\npwd\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d := launch(t, t.Context(), Command{ID: "test/rel", Argv: []string{"./serve"}, Dir: dir, LogPath: filepath.Join(dir, "log")})
-	if e := finish(t, d); e.Code != 0 {
-		t.Errorf("Exit = %+v", e)
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got := d.LogTail(1); !slices.Equal(got, []string{dir}) {
-		t.Errorf("ran in %q", got)
+	relative, err := filepath.Rel(here, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		program, dir, want string
+	}{
+		"the runner's":                     {filepath.Join(dir, "serve"), "", here},
+		"a program relative to it":         {"./serve", dir, dir},
+		"itself relative, and the program": {"./serve", relative, dir},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := launch(t, t.Context(), Command{ID: "test/dir", Argv: []string{tc.program}, Dir: tc.dir, LogPath: filepath.Join(t.TempDir(), "log")})
+			if e := finish(t, d); e.Code != 0 {
+				t.Errorf("Exit = %+v", e)
+			}
+			if got := d.LogTail(1); !slices.Equal(got, []string{tc.want}) {
+				t.Errorf("ran in %q, want %q", got, tc.want)
+			}
+		})
 	}
 }
 
