@@ -7,6 +7,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	"twopoint/results/event"
 	"twopoint/schema"
@@ -61,6 +62,13 @@ type Idler interface {
 	WaitIdle(ctx context.Context, c *Client) error
 }
 
+// ErrNotYet is what Ready's error wraps while a server is still starting.
+var ErrNotYet = errors.New("not ready yet")
+
+// ErrUnknown is what WaitIdle's error wraps where the server does not say
+// whether it is idle.
+var ErrUnknown = errors.New("the server does not say")
+
 // Problem is a setting that an engine cannot take.
 type Problem struct {
 	Path    string // below the variant, such as args.port
@@ -95,6 +103,10 @@ type Request struct {
 	Text      string
 	MaxTokens int
 	Stream    bool
+
+	// Slot tells simultaneous requests apart, from 0; engines with numbered
+	// slots pin the request to it.
+	Slot int
 
 	// NoReuse asks for the engine's per-request switch against prefix reuse
 	// (a salt, cache_prompt:false), where it has one.

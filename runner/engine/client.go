@@ -1,0 +1,348 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+)
+
+// Bounds on what is read from a server, so that none can fill our memory.
+const (
+	maxHeader  = 1 << 20   // of an answer's header
+	maxBody    = 64 << 20  // of an answer that is read whole
+	maxStream  = 512 << 20 // of a whole stream
+	maxExcerpt = 2 << 10   // of a server's words in an error
+)
+
+// ConnectDefault is the connect limit where none is set. A server beside us
+// answers in microseconds; five seconds is a lost SYN or two.
+const ConnectDefault = 5 * time.Second
+
+// endGrace is how long a stream may stay open after its own end marker.
+const endGrace = 2 * time.Second
+
+// Limits bound a timed request. Nothing else does: there is no hidden overall
+// limit.
+type Limits struct {
+	Connect    time.Duration // 0: ConnectDefault
+	FirstToken time.Duration // 0: NoTokenDefault
+	Total      time.Duration // 0: none
+}
+
+// NoTokenDefault is how long a request may go without a new token where no
+// limit was set: five minutes and 20 ms for each prompt token (a prefill of 50
+// tok/s still passes). An answer that does not stream shows no token before its
+// end, so its tokens add a second each. Keep-alive comments do not extend it.
+func NoTokenDefault(promptTokens, maxTokens int, stream bool) time.Duration {
+	d := 5*time.Minute + time.Duration(promptTokens)*20*time.Millisecond
+	if !stream {
+		d += time.Duration(maxTokens) * time.Second
+	}
+	return d
+}
+
+// Client speaks to one server. It uses no proxy, follows no redirect, asks for
+// no compression and opens a fresh connection for every request. It is safe
+// for concurrent use.
+type Client struct {
+	limits  Limits
+	base    *url.URL
+	key     string
+	control *http.Client
+
+	mu      sync.Mutex
+	refused []string // what this server was found to refuse, in order
+}
+
+// NewClient returns a client for the server at base, such as
+// http://127.0.0.1:30000. Paths are appended to base's own. 0.0.0.0 and [::],
+// which are addresses to bind and not to connect to, become loopback. The key,
+// if not empty, is sent as a bearer token and never shows in an error.
+func NewClient(base, key string, limits Limits) (*Client, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return nil, errors.New("a server's url is http://host:port or https://host:port")
+	}
+	if u.User != nil {
+		return nil, errors.New("a server's url holds no user or password: give the key by its own setting")
+	}
+	if strings.ContainsAny(key, "\r\n") {
+		return nil, errors.New("the api key holds a line break")
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	host := u.Hostname()
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+		if ip.To4() == nil {
+			host = "::1"
+		}
+	}
+	u.Host = net.JoinHostPort(host, port)
+	u.Path = strings.TrimRight(u.Path, "/")
+	u.RawPath, u.RawQuery, u.Fragment = "", "", ""
+	if limits.Connect == 0 {
+		limits.Connect = ConnectDefault
+	}
+	c := &Client{limits: limits, base: u, key: key}
+	c.control = &http.Client{
+		Transport: &http.Transport{
+			Proxy:                  nil,
+			DialContext:            c.dial,
+			DisableKeepAlives:      true,
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: maxHeader,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c, nil
+}
+
+// Base is the address in use, after 0.0.0.0 has become loopback.
+func (c *Client) Base() string { return c.base.String() }
+
+// Limits are the limits in force. FirstToken is 0 where it is derived for each
+// request.
+func (c *Client) Limits() Limits { return c.limits }
+
+// Refuse remembers that the server takes no such field or route, so that it is
+// not offered again. It tells whether that is news.
+func (c *Client) Refuse(what string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.Contains(c.refused, what) {
+		return false
+	}
+	c.refused = append(c.refused, what)
+	return true
+}
+
+// Refused lists what the server was found to refuse, in the order of discovery.
+func (c *Client) Refused() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.refused)
+}
+
+// dial tries both address families of a name; the second starts after 20 ms or
+// at the first's refusal, so a localhost that resolves to ::1 first costs little.
+func (c *Client) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: c.limits.Connect, FallbackDelay: 20 * time.Millisecond}
+	return d.DialContext(ctx, network, addr)
+}
+
+// StatusError is an answer other than 200 to a control request.
+type StatusError struct {
+	Method, Path string
+	Status       int
+	Text         string // the server's words, bounded
+}
+
+func (e *StatusError) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("%s %s: status %d", e.Method, e.Path, e.Status)
+	}
+	return fmt.Sprintf("%s %s: status %d: %s", e.Method, e.Path, e.Status, e.Text)
+}
+
+// Do makes an untimed control request within the time given and reads the
+// answer whole. in, if not nil, is sent as JSON; a *string out takes the body as
+// it is, any other out that is not nil is decoded from JSON with numbers kept
+// as json.Number. The status is 0 where there was no answer; any but 200 is a
+// *StatusError.
+func (c *Client) Do(ctx context.Context, within time.Duration, method, path string, in, out any) (status int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return 0, err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.Base()+path, body)
+	if err != nil {
+		return 0, err
+	}
+	c.headers(req.Header, in != nil)
+	resp, err := c.control.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err // the address stands in the dial error where it matters
+		}
+		return 0, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		return resp.StatusCode, &StatusError{method, path, resp.StatusCode, c.ServerWords(b)}
+	case err != nil:
+		return resp.StatusCode, fmt.Errorf("%s %s: %w", method, path, err)
+	case len(b) > maxBody:
+		return resp.StatusCode, fmt.Errorf("%s %s: the answer is longer than %d MiB", method, path, maxBody>>20)
+	}
+	switch out := out.(type) {
+	case nil:
+		return resp.StatusCode, nil
+	case *string:
+		*out = string(b)
+		return resp.StatusCode, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	if err := d.Decode(out); err != nil {
+		return resp.StatusCode, fmt.Errorf("%s %s: the answer is not the JSON that was expected (%w): %s", method, path, err, c.Excerpt(string(b)))
+	}
+	return resp.StatusCode, nil
+}
+
+func (c *Client) headers(h http.Header, body bool) {
+	if body {
+		h.Set("Content-Type", "application/json")
+	}
+	h.Set("User-Agent", "twopoint")
+	if c.key != "" {
+		h.Set("Authorization", "Bearer "+c.key)
+	}
+}
+
+// Excerpt is text made fit for a record: at most 2 KiB of valid UTF-8 on one
+// line, with the key taken out.
+func (c *Client) Excerpt(text string) string {
+	if c.key != "" {
+		text = strings.ReplaceAll(text, c.key, "[api key]")
+	}
+	if len(text) > maxExcerpt {
+		text = text[:maxExcerpt-len("…")]
+		for i := 0; i < utf8.UTFMax && !utf8.ValidString(text[max(0, len(text)-utf8.UTFMax):]); i++ {
+			text = text[:len(text)-1]
+		}
+		text += "…"
+	}
+	text = strings.ToValidUTF8(text, "?")
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r < ' ' }), " ")
+}
+
+// ServerWords finds the message in the body of an error, fit for a record;
+// where it finds none, the body itself stands for it.
+func (c *Client) ServerWords(body []byte) string {
+	if m := ErrorMessage(body); m != "" {
+		return c.Excerpt(m)
+	}
+	return c.Excerpt(string(body[:min(len(body), 2*maxExcerpt)]))
+}
+
+// ErrorMessage is the message of a JSON error object, or "" where body is none.
+// Servers write {"error":{"message":…}}, {"error":"…"}, {"message":…} or
+// {"detail":…}.
+func ErrorMessage(body []byte) string {
+	var o struct {
+		Error, Message, Detail json.RawMessage
+	}
+	if json.Unmarshal(body, &o) != nil {
+		return ""
+	}
+	for _, raw := range []json.RawMessage{o.Error, o.Message, o.Detail} {
+		var text string
+		if len(raw) == 0 || string(raw) == "null" {
+			continue
+		}
+		if json.Unmarshal(raw, &text) == nil && text != "" {
+			return text
+		}
+		if m := ErrorMessage(raw); m != "" {
+			return m
+		}
+		return string(raw)
+	}
+	return ""
+}
+
+// clockConn notes when the first byte is about to be written and when bytes
+// were last read, so that no parsing enters a time. It stops at a number of
+// bytes read.
+type clockConn struct {
+	net.Conn
+	first, last time.Time
+	room        int64
+}
+
+var errTooMuch = errors.New("the answer is longer than the limit of the client")
+
+func (c *clockConn) Write(p []byte) (int, error) {
+	if c.first.IsZero() {
+		c.first = time.Now()
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *clockConn) Read(p []byte) (int, error) {
+	if c.room <= 0 {
+		return 0, errTooMuch
+	}
+	if int64(len(p)) > c.room {
+		p = p[:c.room]
+	}
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.last = time.Now()
+		c.room -= int64(n)
+	}
+	return n, err
+}
+
+// lastS is the time of the last read after the first write, in seconds.
+func (c *clockConn) lastS() float64 { return c.last.Sub(c.first).Seconds() }
+
+// connect opens a connection for one timed request, TLS included.
+func (c *Client) connect(ctx context.Context) (*clockConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.limits.Connect)
+	defer cancel()
+	conn, err := c.dial(ctx, "tcp", c.base.Host)
+	if err != nil {
+		return nil, err
+	}
+	if c.base.Scheme == "https" {
+		t := tls.Client(conn, &tls.Config{ServerName: c.base.Hostname(), NextProtos: []string{"http/1.1"}})
+		if err := t.HandshakeContext(ctx); err != nil {
+			conn.Close()
+			return nil, err
+		}
+		conn = t
+	}
+	return &clockConn{Conn: conn, room: maxHeader}, nil
+}
+
+// requestBytes is the whole request, header and body, so that it leaves in one
+// write.
+func (c *Client) requestBytes(path string, body []byte) ([]byte, error) {
+	req, err := http.NewRequest(http.MethodPost, c.Base()+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	c.headers(req.Header, true)
+	req.Close = true
+	var b bytes.Buffer
+	b.Grow(len(body) + 1024)
+	if err := req.Write(&b); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,34 @@
+// Package engines knows every engine adapter by the name that a spec uses. It
+// is apart from package engine, which the adapters import.
+package engines
+
+import (
+	"slices"
+
+	"twopoint/runner/engine"
+	"twopoint/runner/engine/llamacpp"
+	"twopoint/runner/engine/openai"
+	"twopoint/runner/engine/sglang"
+	"twopoint/runner/engine/twopoint"
+)
+
+var all = []engine.Engine{llamacpp.Engine{}, openai.Engine{}, sglang.Engine{}, twopoint.New()}
+
+// Lookup finds an engine by the language's field engine.
+func Lookup(name string) (engine.Engine, bool) {
+	i := slices.IndexFunc(all, func(e engine.Engine) bool { return e.Name() == name })
+	if i < 0 {
+		return nil, false
+	}
+	return all[i], true
+}
+
+// Names lists the engines, sorted.
+func Names() []string {
+	var names []string
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,438 @@
+package enginetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"twopoint/results/event"
+	"twopoint/runner/engine"
+	"twopoint/runner/engine/engines"
+	"twopoint/runner/engine/enginetest"
+	"twopoint/schema"
+)
+
+var variant = schema.Variant{ServedName: enginetest.Model}
+
+func adapter(t testing.TB, name string) engine.Engine {
+	t.Helper()
+	e, ok := engines.Lookup(name)
+	if !ok {
+		t.Fatalf("no engine %q", name)
+	}
+	return e
+}
+
+func TestConformance(t *testing.T) {
+	for _, f := range []*enginetest.Fake{
+		{Dialect: "sglang"},
+		{Dialect: "sglang", Incremental: true},
+		{Dialect: "sglang", PerChunk: 3, Bytewise: true},
+		{Dialect: "sglang", PerChunk: 3, Incremental: true},
+		{Dialect: "openai"},
+		{Dialect: "openai", NoIDs: true},
+		{Dialect: "openai", PerChunk: 2, EOL: "\r\n", Field: "data:"},
+		{Dialect: "llamacpp"},
+		{Dialect: "llamacpp", Preamble: ": hello\n\n"},
+	} {
+		name := fmt.Sprintf("%s/per=%d/incremental=%v/noids=%v/bytewise=%v", f.Dialect, f.PerChunk, f.Incremental, f.NoIDs, f.Bytewise)
+		t.Run(name, func(t *testing.T) {
+			url := f.Open(t)
+			enginetest.Run(t, adapter(t, f.Dialect), func(*testing.T) enginetest.Server {
+				return enginetest.Server{URL: url, Variant: variant}
+			})
+		})
+	}
+}
+
+// ask sends one streamed request of n tokens to the fake and returns the sample.
+func ask(t *testing.T, f *enginetest.Fake, n int, limits engine.Limits) event.Sample {
+	t.Helper()
+	c := enginetest.Client(t, f.Open(t), "", limits)
+	return send(t, f.Dialect, c, n)
+}
+
+func send(t *testing.T, dialect string, c *engine.Client, n int) event.Sample {
+	t.Helper()
+	return adapter(t, dialect).Generate(t.Context(), c, engine.Request{Model: enginetest.Model, IDs: enginetest.Prompt(7, 50), MaxTokens: n, Stream: true})
+}
+
+func each(t *testing.T, run func(t *testing.T, dialect string)) {
+	for _, d := range enginetest.Dialects {
+		t.Run(d, func(t *testing.T) { run(t, d) })
+	}
+}
+
+func TestC01FlushIsRefusedThenAccepted(t *testing.T) {
+	for _, dialect := range []string{"sglang", "openai"} {
+		t.Run(dialect, func(t *testing.T) {
+			flusher := adapter(t, dialect).(engine.Flusher)
+			f := &enginetest.Fake{Dialect: dialect, FlushRefusals: 3}
+			got := flusher.Flush(t.Context(), enginetest.Client(t, f.Open(t), "", engine.Limits{}))
+			if got.OK == nil || !*got.OK || got.Attempts != 4 || got.Status != 200 || got.WaitS <= 0 {
+				t.Errorf("%+v", got)
+			}
+			f = &enginetest.Fake{Dialect: dialect, FlushRefusals: -1}
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, errors.New("out of patience"))
+			defer cancel()
+			got = flusher.Flush(ctx, enginetest.Client(t, f.Open(t), "", engine.Limits{}))
+			if got.OK == nil || *got.OK || got.Attempts < 2 || got.Attempts > 8 {
+				t.Errorf("refused for ever: %+v", got)
+			}
+			if dialect == "sglang" && !strings.Contains(got.Detail, "pending work") {
+				t.Errorf("the server's words are lost: %q", got.Detail)
+			}
+		})
+	}
+}
+
+func TestC03NoFlushRoute(t *testing.T) {
+	for dialect, want := range map[string][]string{
+		"sglang":   {"/flush_cache", "404"},
+		"openai":   {"/reset_prefix_cache", "404", "VLLM_SERVER_DEV_MODE"},
+		"llamacpp": {"501", "--slot-save-path"},
+	} {
+		f := &enginetest.Fake{Dialect: dialect, NoFlush: true}
+		got := adapter(t, dialect).(engine.Flusher).Flush(t.Context(), enginetest.Client(t, f.Open(t), "", engine.Limits{}))
+		if got.OK == nil || *got.OK || got.Status == 0 {
+			t.Errorf("%s: %+v", dialect, got)
+		}
+		for _, w := range want {
+			if !strings.Contains(got.Detail, w) {
+				t.Errorf("%s: %q lacks %q", dialect, got.Detail, w)
+			}
+		}
+	}
+	f := &enginetest.Fake{Dialect: "openai", FlushBody: " "}
+	if got := adapter(t, "openai").(engine.Flusher).Flush(t.Context(), enginetest.Client(t, f.Open(t), "", engine.Limits{})); got.OK != nil || got.Status != 200 {
+		t.Errorf("an empty answer is no verdict: %+v", got)
+	}
+}
+
+func TestC04CachedNotReportedIsNotZero(t *testing.T) {
+	each(t, func(t *testing.T, dialect string) {
+		if s := ask(t, &enginetest.Fake{Dialect: dialect, NoCached: true}, 3, engine.Limits{}); s.CachedTokens != nil {
+			t.Errorf("not reported became %d", *s.CachedTokens)
+		}
+		f := &enginetest.Fake{Dialect: dialect}
+		c := enginetest.Client(t, f.Open(t), "", engine.Limits{})
+		if s := send(t, dialect, c, 3); s.CachedTokens == nil || *s.CachedTokens != 0 {
+			t.Errorf("0 became %v", s.CachedTokens)
+		}
+		if s := send(t, dialect, c, 3); s.CachedTokens == nil || *s.CachedTokens != 49 {
+			t.Errorf("49 became %v", s.CachedTokens)
+		}
+	})
+}
+
+func TestC07StoppedEarly(t *testing.T) {
+	each(t, func(t *testing.T, dialect string) {
+		s := ask(t, &enginetest.Fake{Dialect: dialect, Stop: 9}, 17, engine.Limits{})
+		if s.Error != "" || *s.CompletionTokens != 9 || s.Finish != "stop" || s.TokensRequested != 17 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestC08OneChunkIsNotOneToken(t *testing.T) {
+	for _, f := range []*enginetest.Fake{
+		{Dialect: "sglang", PerChunk: 4}, {Dialect: "sglang", PerChunk: 4, Incremental: true}, {Dialect: "openai", PerChunk: 4},
+	} {
+		s := ask(t, f, 17, engine.Limits{})
+		if s.Error != "" || *s.CompletionTokens != 17 || !slices.Equal(s.ChunkTokens, []int32{4, 4, 4, 4, 1}) {
+			t.Errorf("%s: %v tokens in chunks of %v", f.Dialect, s.CompletionTokens, s.ChunkTokens)
+		}
+	}
+	// Without ids or counts the number in a chunk is not known.
+	s := ask(t, &enginetest.Fake{Dialect: "openai", PerChunk: 4, NoIDs: true}, 17, engine.Limits{})
+	if s.ChunkTokens != nil || len(s.ChunkS) != 5 || *s.CompletionTokens != 17 {
+		t.Errorf("%v in %d chunks", s.ChunkTokens, len(s.ChunkS))
+	}
+}
+
+func TestC10ReasoningIsGeneratedToo(t *testing.T) {
+	for _, field := range []string{"reasoning_content", "reasoning"} {
+		f := &enginetest.Fake{Dialect: "openai", NoCompletions: true, Reasoning: field, Role: true, Prefill: 20 * time.Millisecond}
+		c := enginetest.Client(t, f.Open(t), "", engine.Limits{})
+		s := adapter(t, "openai").Generate(t.Context(), c, engine.Request{Model: enginetest.Model, Text: "Why is the sky blue?", MaxTokens: 17, Stream: true})
+		if s.Error != "" || len(s.ChunkS) != 17 || *s.CompletionTokens != 17 || s.OutputSHA256 == "" {
+			t.Errorf("%s: %+v", field, s)
+		}
+		if !slices.ContainsFunc(s.Notes, func(n string) bool { return strings.Contains(n, "/v1/completions") }) {
+			t.Errorf("%s: notes %q", field, s.Notes)
+		}
+	}
+}
+
+func TestC11TheFirstEventIsNotAToken(t *testing.T) {
+	s := ask(t, &enginetest.Fake{Dialect: "openai", Role: true, Prefill: 50 * time.Millisecond}, 17, engine.Limits{})
+	if s.Error != "" || len(s.ChunkS) != 17 || *s.CompletionTokens != 17 {
+		t.Errorf("%+v", s)
+	}
+	if *s.TTFTS < 0.050 { // the server's own pause: not a matter of speed
+		t.Errorf("ttft %v s is before the first token", *s.TTFTS)
+	}
+}
+
+func TestC14NoUsageOrTheOptionRefused(t *testing.T) {
+	s := ask(t, &enginetest.Fake{Dialect: "openai", NoUsage: true, NoIDs: true}, 17, engine.Limits{})
+	if s.Error != "" || s.CompletionTokens != nil || s.PromptTokens != nil || s.CachedTokens != nil || len(s.ChunkS) != 17 {
+		t.Errorf("no usage: %+v", s)
+	}
+	for _, status := range []int{400, 422} {
+		f := &enginetest.Fake{Dialect: "openai", Refuse: "stream_options", RefuseStatus: status}
+		c := enginetest.Client(t, f.Open(t), "", engine.Limits{})
+		for range 2 {
+			s = send(t, "openai", c, 5)
+			if s.Error != "" || s.HTTPStatus != 200 || !slices.ContainsFunc(s.Notes, func(n string) bool { return strings.Contains(n, "stream_options") }) {
+				t.Errorf("status %d: %+v", status, s)
+			}
+		}
+		if len(f.Bodies) != 3 { // one retry, remembered
+			t.Errorf("status %d: %d requests, want 3", status, len(f.Bodies))
+		}
+	}
+	f := &enginetest.Fake{Dialect: "openai", Refuse: "prompt"}
+	if s := ask(t, f, 5, engine.Limits{}); s.Error != "http-error" || s.HTTPStatus != 400 || len(f.Bodies) != 1 {
+		t.Errorf("a field that is not optional: %+v after %d requests", s, len(f.Bodies))
+	}
+}
+
+func TestC16ReadyTooEarly(t *testing.T) {
+	each(t, func(t *testing.T, dialect string) {
+		f := &enginetest.Fake{Dialect: dialect, Loading: 3}
+		c := enginetest.Client(t, f.Open(t), "", engine.Limits{})
+		for i := range 3 {
+			if err := adapter(t, dialect).Ready(t.Context(), c, variant); !errors.Is(err, engine.ErrNotYet) {
+				t.Errorf("try %d: %v", i, err)
+			}
+		}
+		if err := adapter(t, dialect).Ready(t.Context(), c, variant); err != nil {
+			t.Error(err)
+		}
+		empty := &enginetest.Fake{Dialect: dialect, Models: []string{}}
+		if err := adapter(t, dialect).Ready(t.Context(), enginetest.Client(t, empty.Open(t), "", engine.Limits{}), variant); !errors.Is(err, engine.ErrNotYet) {
+			t.Errorf("an empty list of models: %v", err)
+		}
+	})
+}
+
+func TestC20ErrorsInsideTheAnswer(t *testing.T) {
+	each(t, func(t *testing.T, dialect string) {
+		for _, at := range []int{1, 6} {
+			s := ask(t, &enginetest.Fake{Dialect: dialect, ErrorAt: at}, 17, engine.Limits{})
+			if s.Error != "http-error" || s.HTTPStatus != 200 || s.Detail != "CUDA out of memory" {
+				t.Errorf("at %d: %q %d %q", at, s.Error, s.HTTPStatus, s.Detail)
+			}
+		}
+	})
+	s := ask(t, &enginetest.Fake{Dialect: "sglang", Abort: "out of pages"}, 5, engine.Limits{})
+	if s.Error != "http-error" || s.Finish != "abort" || s.Detail != "aborted by the server (400): out of pages" {
+		t.Errorf("abort: %q %q %q", s.Error, s.Finish, s.Detail)
+	}
+}
+
+func TestC23KeepAliveComments(t *testing.T) {
+	each(t, func(t *testing.T, dialect string) {
+		preamble := ":\n\n: ping\n\nevent: ping\ndata:\n\nid: 3\nretry: 10\n\n"
+		for _, f := range []*enginetest.Fake{
+			{Preamble: preamble}, {Preamble: preamble, Field: "data:"}, {Preamble: preamble, EOL: "\r\n"}, {Preamble: preamble, Bytewise: true},
+		} {
+			f.Dialect, f.Prefill = dialect, 30*time.Millisecond
+			s := ask(t, f, 5, engine.Limits{})
+			enginetest.Whole(t, s, 50, 5)
+			if len(s.ChunkS) != 5 || *s.TTFTS < 0.030 {
+				t.Errorf("%d chunks, ttft %v", len(s.ChunkS), *s.TTFTS)
+			}
+		}
+	})
+}
+
+func TestC25OneLongLine(t *testing.T) {
+	each(t, func(t *testing.T, dialect string) {
+		enginetest.Whole(t, ask(t, &enginetest.Fake{Dialect: dialect, Padding: 300 << 10}, 5, engine.Limits{}), 50, 5)
+		s := ask(t, &enginetest.Fake{Dialect: dialect, Padding: engine.MaxLine + 1}, 5, engine.Limits{})
+		if s.Error != "bad-response" || s.Detail != engine.ErrLongLine.Error() {
+			t.Errorf("%q %q", s.Error, s.Detail)
+		}
+	})
+}
+
+func TestC27HowAStreamMayEnd(t *testing.T) {
+	each(t, func(t *testing.T, dialect string) {
+		for _, c := range []struct {
+			end         string
+			kind        string // "" is whole
+			detail      string
+			note        string
+			notLlamacpp bool // its last event is all in one
+		}{
+			{end: ""},
+			{end: "no-done", note: "no end marker", notLlamacpp: true},
+			{end: "done-only", note: "no finish reason", notLlamacpp: true},
+			{end: "null-finish", note: "no finish reason", notLlamacpp: true},
+			{end: "early", kind: "stream-cut", detail: "closed early after 5 of 17 tokens"},
+			{end: "fin", kind: "stream-cut", detail: "closed early after 5 of 17 tokens"},
+			{end: "reset", kind: "stream-cut", detail: "reset after 5 of 17 tokens"},
+		} {
+			if c.notLlamacpp && dialect == "llamacpp" {
+				continue
+			}
+			s := ask(t, &enginetest.Fake{Dialect: dialect, End: c.end, Cut: 5, Step: time.Millisecond}, 17, engine.Limits{})
+			if s.Error != c.kind || s.Detail != c.detail {
+				t.Errorf("end %q: %q %q, want %q %q", c.end, s.Error, s.Detail, c.kind, c.detail)
+			}
+			noted := slices.ContainsFunc(s.Notes, func(n string) bool { return strings.HasPrefix(n, c.note) })
+			if c.note != "" && !noted || c.note == "" && len(s.Notes) > 0 {
+				t.Errorf("end %q: notes %q, want %q", c.end, s.Notes, c.note)
+			}
+		}
+	})
+	// Without its last event an answer of llama.cpp is cut, whatever came before.
+	if s := ask(t, &enginetest.Fake{Dialect: "llamacpp", End: "no-done"}, 5, engine.Limits{}); s.Error != "stream-cut" {
+		t.Errorf("%q %q", s.Error, s.Detail)
+	}
+}
+
+func TestC28NoProxyForAnyAddress(t *testing.T) {
+	proxied := 0
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		proxied++
+		w.WriteHeader(503)
+	}))
+	defer proxy.Close()
+	for _, value := range []string{proxy.URL, "http://:"} {
+		for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"} {
+			t.Setenv(name, value)
+		}
+		f := &enginetest.Fake{Dialect: "sglang"}
+		_, port, _ := net.SplitHostPort(strings.TrimPrefix(f.Open(t), "http://"))
+		for _, host := range []string{"127.0.0.1", "0.0.0.0", "localhost"} {
+			c := enginetest.Client(t, "http://"+net.JoinHostPort(host, port), "", engine.Limits{})
+			if err := adapter(t, "sglang").Ready(t.Context(), c, variant); err != nil {
+				t.Errorf("%s: %v", host, err)
+			}
+			enginetest.Whole(t, send(t, "sglang", c, 2), 50, 2)
+			if strings.Contains(c.Base(), "0.0.0.0") {
+				t.Errorf("connects to %s", c.Base())
+			}
+		}
+	}
+	if proxied > 0 {
+		t.Errorf("%d requests went to the proxy", proxied)
+	}
+	for base, want := range map[string]string{
+		"http://[::]:9": "http://[::1]:9", "http://0.0.0.0:9/base/": "http://127.0.0.1:9/base", "http://host": "http://host:80",
+	} {
+		if got := enginetest.Client(t, base, "", engine.Limits{}).Base(); got != want {
+			t.Errorf("%s became %s, want %s", base, got, want)
+		}
+	}
+}
+
+func TestC29AFreshConnectionForEachRequest(t *testing.T) {
+	f := &enginetest.Fake{Dialect: "openai"}
+	c := enginetest.Client(t, f.Open(t), "", engine.Limits{})
+	for range 10 {
+		s := send(t, "openai", c, 2)
+		enginetest.Whole(t, s, 50, 2)
+		if s.ConnectS <= 0 {
+			t.Errorf("connect %v s", s.ConnectS)
+		}
+	}
+	if n := f.Conns.Load(); n != 10 {
+		t.Errorf("%d connections for 10 requests", n)
+	}
+}
+
+func TestC30LimitsAreNamed(t *testing.T) {
+	each(t, func(t *testing.T, dialect string) {
+		// Comments every 5 ms keep the connection alive and extend no limit.
+		hung := &enginetest.Fake{Dialect: dialect, Hang: 2, Step: time.Millisecond}
+		s := ask(t, hung, 9, engine.Limits{Total: 150 * time.Millisecond})
+		if s.Error != "timeout" || s.Limit != "total" || !strings.Contains(s.Detail, "150ms") || !strings.Contains(s.Detail, "after 2 of 9") {
+			t.Errorf("total: %q %q %q", s.Error, s.Limit, s.Detail)
+		}
+		slow := &enginetest.Fake{Dialect: dialect, Prefill: 2 * time.Second, Preamble: ": ping\n\n"}
+		s = ask(t, slow, 2, engine.Limits{FirstToken: 100 * time.Millisecond})
+		if s.Error != "timeout" || s.Limit != "first_token" || s.TTFTS != nil || s.TotalS < 0.1 {
+			t.Errorf("first token: %q %q %q", s.Error, s.Limit, s.Detail)
+		}
+		// The first token's limit is over once it has come.
+		steady := &enginetest.Fake{Dialect: dialect, Step: 20 * time.Millisecond}
+		enginetest.Whole(t, ask(t, steady, 8, engine.Limits{FirstToken: 100 * time.Millisecond}), 50, 8)
+	})
+}
+
+func TestC31BufferedStream(t *testing.T) {
+	each(t, func(t *testing.T, dialect string) {
+		s := ask(t, &enginetest.Fake{Dialect: dialect, Held: true, Prefill: 100 * time.Millisecond}, 17, engine.Limits{})
+		enginetest.Whole(t, s, 50, 17)
+		if !s.Buffered {
+			t.Errorf("not seen: chunks at %v of %v", s.ChunkS, s.TotalS)
+		}
+		if s := ask(t, &enginetest.Fake{Dialect: dialect, Step: 3 * time.Millisecond}, 17, engine.Limits{}); s.Buffered {
+			t.Errorf("seen in a proper stream: chunks at %v of %v", s.ChunkS, s.TotalS)
+		}
+	})
+}
+
+func TestTheKeyStaysSecret(t *testing.T) {
+	const key = "sk-very-secret"
+	each(t, func(t *testing.T, dialect string) {
+		f := &enginetest.Fake{Dialect: dialect, Key: "another"} // its 401 repeats the header
+		c := enginetest.Client(t, f.Open(t), key, engine.Limits{})
+		s := send(t, dialect, c, 2)
+		err := adapter(t, dialect).Ready(t.Context(), c, variant)
+		if err == nil || errors.Is(err, engine.ErrNotYet) || s.Error == "" {
+			t.Errorf("refused key: %v, %q", err, s.Error)
+		}
+		if strings.Contains(fmt.Sprint(err, s.Detail), key) {
+			t.Errorf("the key shows: %v, %q", err, s.Detail)
+		}
+	})
+	if _, err := engine.NewClient("http://user:"+key+"@host:1", "", engine.Limits{}); err == nil || strings.Contains(err.Error(), key) {
+		t.Errorf("user and password in a url: %v", err)
+	}
+}
+
+func TestNoGoroutineOutlivesARequest(t *testing.T) {
+	before := runtime.NumGoroutine()
+	for _, f := range []*enginetest.Fake{{}, {End: "reset", Cut: 2}, {Hang: 2}, {Padding: engine.MaxLine + 1}, {ErrorAt: 2}} {
+		f.Dialect = "sglang"
+		t.Run("", func(t *testing.T) { ask(t, f, 9, engine.Limits{Total: 200 * time.Millisecond}) })
+	}
+	for try := 0; runtime.NumGoroutine() > before; try++ {
+		if try == 200 {
+			buf := make([]byte, 1<<16)
+			t.Fatalf("%d goroutines before, %d after:\n%s", before, runtime.NumGoroutine(), buf[:runtime.Stack(buf, true)])
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// BenchmarkStream is the client's cost for a streamed token, server included:
+// both run in this process.
+func BenchmarkStream(b *testing.B) {
+	for _, f := range []*enginetest.Fake{{Dialect: "sglang"}, {Dialect: "sglang", Incremental: true}, {Dialect: "openai"}, {Dialect: "llamacpp"}} {
+		b.Run(fmt.Sprintf("dialect=%s/incremental=%v/tokens=512", f.Dialect, f.Incremental), func(b *testing.B) {
+			c := enginetest.Client(b, f.Open(b), "", engine.Limits{})
+			e := adapter(b, f.Dialect)
+			for b.Loop() {
+				s := e.Generate(b.Context(), c, engine.Request{Model: enginetest.Model, IDs: enginetest.Prompt(7, 50), MaxTokens: 512, Stream: true})
+				if s.Error != "" {
+					b.Fatal(s.Error, s.Detail)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/512, "ns/token")
+		})
+	}
+}

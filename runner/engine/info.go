@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"twopoint/schema"
+)
+
+// Times within which control requests are answered. None of them generates
+// more than one token.
+const (
+	AskWithin   = 10 * time.Second
+	TokenWithin = 2 * time.Minute // a first token may compile kernels
+)
+
+// Models is the answer of GET /v1/models, which all servers share.
+type Models struct {
+	Data []struct {
+		ID          string `json:"id"`
+		Root        string `json:"root"`
+		OwnedBy     string `json:"owned_by"`
+		MaxModelLen int    `json:"max_model_len"`
+	} `json:"data"`
+}
+
+// Model is the name to send with requests: the one asked for, else the first
+// that the server has.
+func (m Models) Model(v schema.Variant) string {
+	if v.ServedName == "" && len(m.Data) > 0 {
+		return m.Data[0].ID
+	}
+	return v.ServedName
+}
+
+// Limit is the model's context limit as the list gives it, or 0.
+func (m Models) Limit(model string) int {
+	for _, d := range m.Data {
+		if d.ID == model {
+			return d.MaxModelLen
+		}
+	}
+	return 0
+}
+
+// Expect is an error unless the variant's model is among those that the server
+// lists: another server may have the port. A variant of a server that we do not
+// start may name no model; then any will do. An empty list is not ready yet.
+func (m Models) Expect(v schema.Variant) error {
+	if len(m.Data) == 0 {
+		return fmt.Errorf("%w: the server lists no model", ErrNotYet)
+	}
+	want := v.ServedName
+	if want == "" {
+		want = v.ModelPath
+	}
+	if want == "" {
+		return nil
+	}
+	var have []string
+	for _, d := range m.Data {
+		for _, name := range []string{d.ID, d.Root} {
+			if name == want || v.ServedName == "" && path.Base(name) == path.Base(want) {
+				return nil
+			}
+		}
+		have = append(have, d.ID)
+	}
+	return fmt.Errorf("another model answers here: %q was expected, the server has %q", want, have)
+}
+
+// ReadModels asks for the list of models.
+func ReadModels(ctx context.Context, c *Client) (Models, error) {
+	var m Models
+	_, err := c.Do(ctx, AskWithin, http.MethodGet, "/v1/models", nil, &m)
+	return m, err
+}
+
+// NotYet wraps err with ErrNotYet if it is what a starting server answers: no
+// connection, a cut one, no answer in time, 408, 425, 429 or 5xx. Any other
+// answer is final.
+func NotYet(err error) error {
+	if err == nil || errors.Is(err, ErrNotYet) {
+		return err
+	}
+	var status *StatusError
+	if errors.As(err, &status) {
+		switch {
+		case status.Status == http.StatusRequestTimeout, status.Status == http.StatusTooEarly,
+			status.Status == http.StatusTooManyRequests, status.Status >= 500:
+		default:
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrNotYet, err)
+}
+
+// Bounds on what Flat keeps.
+const (
+	maxSettings = 1000
+	maxSetting  = 1 << 10
+)
+
+// Flat keeps the strings, booleans and numbers of a settings object under
+// dotted names, without lists, nulls, long strings and anything that may be a
+// secret.
+func Flat(settings map[string]any) map[string]any {
+	flat := map[string]any{}
+	flatten(flat, "", settings)
+	return flat
+}
+
+func flatten(into map[string]any, prefix string, settings map[string]any) {
+	for _, k := range slices.Sorted(maps.Keys(settings)) {
+		if len(into) >= maxSettings {
+			return
+		}
+		if secret(k) {
+			continue
+		}
+		switch v := settings[k].(type) {
+		case string:
+			if len(v) <= maxSetting {
+				into[prefix+k] = strings.ToValidUTF8(v, "?")
+			}
+		case bool, json.Number:
+			into[prefix+k] = v
+		case map[string]any:
+			flatten(into, prefix+k+".", v)
+		}
+	}
+}
+
+func secret(key string) bool {
+	key = strings.ToLower(key)
+	for _, s := range []string{"api_key", "password", "secret", "auth", "credential", "hf_token"} {
+		if strings.Contains(key, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// BackOff waits between tries: 20 ms, doubling up to one second. It returns
+// the context's error if that ends first.
+func BackOff(ctx context.Context, try int) error {
+	t := time.NewTimer(min(time.Second, 20*time.Millisecond<<min(try, 10)))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

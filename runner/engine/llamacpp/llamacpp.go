@@ -1,0 +1,358 @@
+// Package llamacpp speaks to llama.cpp's llama-server over its native
+// interface: token ids in, a stream of token ids out, the server's own timings
+// in the last event. A variant and a request come in; an argument vector and a
+// sample go out.
+//
+// Facts are from llama.cpp's tools/server (build 11434, tried against it):
+// POST /completion takes an array of ids literally; the last event of a stream
+// has stop:true and timings, there is no end marker; /health answers 503 while
+// the model loads.
+package llamacpp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"twopoint/results/event"
+	"twopoint/runner/engine"
+	"twopoint/schema"
+)
+
+// Engine is the adapter.
+type Engine struct{}
+
+// Name is llamacpp.
+func (Engine) Name() string { return "llamacpp" }
+
+// owned are the flags of typed fields, with their aliases.
+var owned = map[string]string{
+	"-m": "model_path", "--model": "model_path",
+	"-a": "served_name", "--alias": "served_name",
+	"-c": "context_length", "--ctx-size": "context_length",
+	"--host": "host", "--port": "port",
+}
+
+// switches are the flags that llama-server has in a --no- form (arg.cpp).
+var switches = []string{
+	"cache-idle-slots", "cache-prompt", "cont-batching", "context-shift", "escape", "jinja", "kv-offload",
+	"kv-unified", "log-prefix", "log-timestamps", "mmap", "mmproj", "mmproj-auto", "mmproj-offload", "op-offload",
+	"perf", "prefill-assistant", "repack", "slots", "ui", "warmup", "webui",
+}
+
+// values are the flags that are switched off by a value.
+var values = []string{"--flash-attn", "-fa", "--fit", "-fit"}
+
+func negative(flag string) []string {
+	if name, long := strings.CutPrefix(flag, "--"); long && slices.Contains(switches, name) {
+		return []string{"--no-" + name}
+	}
+	if slices.Contains(values, flag) {
+		return []string{flag, "off"}
+	}
+	return nil
+}
+
+var flags = engine.Flags{Owned: owned, Negative: negative}
+
+// Vet implements engine.Engine.
+func (Engine) Vet(v schema.Variant) []engine.Problem {
+	_, problems := flags.Words(v.Args)
+	problems = append(problems, engine.VetPlaceholders(v)...)
+	problems = append(problems, engine.OnlyOne(v, "use args: \"split-mode\" and \"tensor-split\"")...)
+	if v.URL == "" {
+		problems = append(problems, engine.Missing("model_path", v.ModelPath, "llamacpp needs a GGUF file to launch with")...)
+	}
+	return problems
+}
+
+// Args implements engine.Engine. llama-server divides its context among its
+// slots, so -c is the context length times the slots (args.parallel, else 1).
+// Unless flush is "never", --slot-save-path makes the route that erases a slot
+// available; nothing is saved there.
+func (Engine) Args(v schema.Variant, host string, port int) (argv, env []string, err error) {
+	words, problems := flags.Words(v.Args)
+	if err := engine.Refusal(problems); err != nil {
+		return nil, nil, err
+	}
+	argv = []string{"llama-server"}
+	if len(v.Command) > 0 {
+		argv = slices.Clone(v.Command)
+	}
+	if v.ModelPath != "" {
+		argv = append(argv, "--model", v.ModelPath)
+	}
+	if v.ServedName != "" {
+		argv = append(argv, "--alias", v.ServedName)
+	}
+	argv = append(argv, "--host", host, "--port", strconv.Itoa(port))
+	slots, set := after(words, "--parallel", "-np", "--n-parallel")
+	if !set {
+		slots = 1
+		argv = append(argv, "--parallel", "1")
+	}
+	if v.ContextLength > 0 {
+		if _, unified := after(words, "--kv-unified", "-kvu"); unified || slots < 1 {
+			slots = 1
+		}
+		argv = append(argv, "--ctx-size", strconv.Itoa(v.ContextLength*slots))
+	}
+	if _, set := after(words, "--slot-save-path"); !set && v.Flush != "never" {
+		argv = append(argv, "--slot-save-path", "{workdir}")
+	}
+	return append(argv, words...), nil, nil
+}
+
+// after finds one of the flags among words and the number that follows it.
+func after(words []string, names ...string) (n int, found bool) {
+	for i, w := range words {
+		if slices.Contains(names, w) {
+			if i+1 < len(words) {
+				n, _ = strconv.Atoi(words[i+1])
+			}
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// Ready implements engine.Engine: loaded, with the expected model, and it
+// answers one token.
+func (e Engine) Ready(ctx context.Context, c *engine.Client, v schema.Variant) error {
+	if _, err := c.Do(ctx, engine.AskWithin, http.MethodGet, "/health", nil, nil); err != nil {
+		return engine.NotYet(err)
+	}
+	models, err := engine.ReadModels(ctx, c)
+	if err != nil {
+		return engine.NotYet(err)
+	}
+	if err := models.Expect(v); err != nil {
+		return err
+	}
+	var answer reply
+	_, err = c.Do(ctx, engine.TokenWithin, http.MethodPost, "/completion",
+		completion{Prompt: []int32{0}, NPredict: 1, IgnoreEOS: true, CachePrompt: new(bool)}, &answer)
+	if err != nil {
+		return engine.NotYet(err)
+	}
+	if answer.Predicted != 1 {
+		return errors.New("the server answered a request for one token without one")
+	}
+	return nil
+}
+
+type props struct {
+	Defaults struct {
+		NCtx   int            `json:"n_ctx"` // of one slot
+		Params map[string]any `json:"params"`
+	} `json:"default_generation_settings"`
+	TotalSlots int    `json:"total_slots"`
+	Alias      string `json:"model_alias"`
+	Path       string `json:"model_path"`
+	FType      string `json:"model_ftype"`
+	Build      string `json:"build_info"`
+}
+
+// Info implements engine.Engine. llama-server reports neither its attention
+// kernel nor its KV type.
+func (Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (engine.Info, error) {
+	var p props
+	if _, err := c.Do(ctx, engine.AskWithin, http.MethodGet, "/props", nil, &p); err != nil {
+		return engine.Info{}, err
+	}
+	models, err := engine.ReadModels(ctx, c)
+	if err != nil {
+		return engine.Info{}, err
+	}
+	info := engine.Info{
+		Version:       p.Build,
+		Model:         models.Model(v),
+		ContextLimit:  p.Defaults.NCtx,
+		KVPoolTokens:  int64(p.Defaults.NCtx) * int64(p.TotalSlots),
+		TP:            1,
+		TokenIDs:      true,
+		ExactLength:   true,
+		CachedCount:   true,
+		EngineDefault: true,
+		Settings: map[string]any{
+			"model_path":  path.Base(p.Path),
+			"model_ftype": p.FType,
+			"total_slots": json.Number(strconv.Itoa(p.TotalSlots)),
+			"n_ctx":       json.Number(strconv.Itoa(p.Defaults.NCtx)),
+		},
+	}
+	if kinds, _ := p.Defaults.Params["speculative.types"].(string); kinds != "" && kinds != "none" {
+		info.Speculative = true
+		info.Settings["speculative.types"] = kinds
+	}
+	return info, nil
+}
+
+// completion is the body of POST /completion.
+type completion struct {
+	Prompt       any     `json:"prompt"` // ids, or text
+	NPredict     int     `json:"n_predict"`
+	Temperature  float64 `json:"temperature"`
+	IgnoreEOS    bool    `json:"ignore_eos"`
+	Stream       bool    `json:"stream"`
+	ReturnTokens bool    `json:"return_tokens"`
+	IDSlot       int     `json:"id_slot"`
+	CachePrompt  *bool   `json:"cache_prompt,omitempty"` // nil: the server's default, true
+}
+
+// reply is one event of /completion, or its whole answer.
+type reply struct {
+	Content   string          `json:"content"`
+	Tokens    []int32         `json:"tokens"`
+	Stop      bool            `json:"stop"`
+	StopType  string          `json:"stop_type"`
+	Predicted int64           `json:"tokens_predicted"`
+	Evaluated *int64          `json:"tokens_evaluated"`
+	Truncated bool            `json:"truncated"`
+	Error     json.RawMessage `json:"error"`
+	Timings   *struct {
+		CacheN      *int64   `json:"cache_n"`
+		PromptN     *int64   `json:"prompt_n"`
+		PromptMs    *float64 `json:"prompt_ms"`
+		PredictedN  *int64   `json:"predicted_n"`
+		PredictedMs *float64 `json:"predicted_ms"`
+		DraftN      *int64   `json:"draft_n"`
+		AcceptedN   *int64   `json:"draft_n_accepted"`
+	} `json:"timings"`
+}
+
+// Generate implements engine.Engine.
+func (Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request) event.Sample {
+	body := completion{Prompt: r.Text, NPredict: r.MaxTokens, IgnoreEOS: true, Stream: r.Stream, ReturnTokens: true, IDSlot: r.Slot}
+	if r.IDs != nil {
+		body.Prompt = r.IDs
+	}
+	if r.NoReuse {
+		body.CachePrompt = new(bool)
+	}
+	var p parser
+	return c.Exchange(ctx, r, "/completion", body, p.parse)
+}
+
+type parser struct{ counted int64 }
+
+func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
+	var m reply
+	if err := json.Unmarshal(data, &m); err != nil {
+		return engine.Part{}, err
+	}
+	if len(m.Error) > 0 && string(m.Error) != "null" {
+		return engine.Part{Failed: engine.ErrorMessage(data)}, nil
+	}
+	// In a stream the last event repeats the count and has no token of its own.
+	// Events without a count are progress reports.
+	part := engine.Part{IDs: m.Tokens, Text: m.Content, Done: m.Stop, Tokens: int(max(0, m.Predicted-p.counted))}
+	p.counted = max(p.counted, m.Predicted)
+	if !m.Stop {
+		return part, nil
+	}
+	engine.Count(&s.CompletionTokens, &m.Predicted)
+	engine.Count(&s.PromptTokens, m.Evaluated)
+	part.Finish = map[string]string{"limit": "length", "eos": "stop", "word": "stop"}[m.StopType]
+	if m.Truncated {
+		s.Notes = append(s.Notes, "the server dropped part of the context")
+	}
+	if t := m.Timings; t != nil {
+		engine.Count(&s.CachedTokens, t.CacheN)
+		if t.CacheN != nil && t.PromptN != nil {
+			whole := *t.CacheN + *t.PromptN
+			engine.Count(&s.PromptTokens, &whole)
+		}
+		if t.PromptMs != nil {
+			prefill := *t.PromptMs / 1e3
+			s.ServerPrefillS = &prefill
+		}
+		// predicted_ms begins when the first token, which the prompt's last batch
+		// yields, has been sampled: it spans predicted_n − 1 steps.
+		if t.PredictedMs != nil && t.PredictedN != nil && *t.PredictedN > 1 {
+			per := *t.PredictedMs / 1e3 / float64(*t.PredictedN-1)
+			s.ServerDecodeSPerTok = &per
+		}
+		if t.DraftN != nil && t.AcceptedN != nil && t.PredictedN != nil {
+			steps := *t.PredictedN - 1 - *t.AcceptedN // a step yields one token and the accepted ones
+			engine.Count(&s.Steps, &steps)
+		}
+	}
+	return part, nil
+}
+
+// slots is the answer of GET /slots.
+type slots []struct {
+	ID   int  `json:"id"`
+	Busy bool `json:"is_processing"`
+}
+
+// Flush implements engine.Flusher: it erases every slot. That needs
+// --slot-save-path, without which llama-server answers 501; cache_prompt:false
+// with each request is proof of its own there.
+func (Engine) Flush(ctx context.Context, c *engine.Client) event.Flush {
+	f := event.Flush{Method: "POST /slots/{id}?action=erase"}
+	start := time.Now()
+	verdict := func(ok bool, detail string) event.Flush {
+		f.OK, f.Detail, f.WaitS = &ok, detail, time.Since(start).Seconds()
+		return f
+	}
+	var p props
+	if _, err := c.Do(ctx, engine.AskWithin, http.MethodGet, "/props", nil, &p); err != nil {
+		return verdict(false, err.Error())
+	}
+	for id := range max(1, p.TotalSlots) {
+		f.Attempts++
+		// A busy slot's erasure is put off until it is free.
+		status, err := c.Do(ctx, engine.TokenWithin, http.MethodPost, fmt.Sprintf("/slots/%d?action=erase", id), nil, nil)
+		f.Status = status
+		switch {
+		case status == http.StatusNotImplemented:
+			return verdict(false, "llama-server erases slots only if started with --slot-save-path (501)")
+		case err != nil:
+			return verdict(false, err.Error())
+		}
+	}
+	return verdict(true, "")
+}
+
+// Tokenize implements engine.Tokenizer.
+func (Engine) Tokenize(ctx context.Context, c *engine.Client, text string) ([]int32, error) {
+	in := map[string]any{"content": text, "add_special": false, "parse_special": false}
+	var out struct {
+		Tokens []int32 `json:"tokens"`
+	}
+	_, err := c.Do(ctx, engine.TokenWithin, http.MethodPost, "/tokenize", in, &out)
+	return out.Tokens, err
+}
+
+// WaitIdle implements engine.Idler, from GET /slots, which --no-slots takes away.
+func (Engine) WaitIdle(ctx context.Context, c *engine.Client) error {
+	for try := 0; ; try++ {
+		var all slots
+		if _, err := c.Do(ctx, engine.AskWithin, http.MethodGet, "/slots", nil, &all); err != nil {
+			var status *engine.StatusError
+			if errors.As(err, &status) {
+				return fmt.Errorf("%w whether it is idle: %w", engine.ErrUnknown, err)
+			}
+			return err
+		}
+		busy := false
+		for _, s := range all {
+			busy = busy || s.Busy
+		}
+		if !busy {
+			return nil
+		}
+		if err := engine.BackOff(ctx, try); err != nil {
+			return err
+		}
+	}
+}
