@@ -33,8 +33,8 @@ func Cases() []Case {
 		for qLen := 1; qLen <= 33; qLen++ {
 			add(Case{Shape: s, Len: 20 + qLen*3, QLen: qLen, PageSize: 16, Placement: Shuffled, Options: Options{Splits: 1 + qLen%3, Threads: 2}})
 		}
-		for _, qLen := range []int{100, 333} { // part of a prompt, with and without a cached prefix
-			for _, prefix := range []int{0, 77, 400} {
+		for _, qLen := range []int{100, 200} { // part of a prompt, with and without a cached prefix
+			for _, prefix := range []int{0, 77, 300} {
 				add(Case{Shape: s, Len: prefix + qLen, QLen: qLen, PageSize: 16, Placement: Shuffled, Options: Options{Threads: 2}})
 			}
 		}
@@ -45,15 +45,15 @@ func Cases() []Case {
 	} {
 		add(Case{Shape: s, Len: 203, QLen: 1, PageSize: 16, Placement: Shuffled, Options: Options{Splits: 2, Threads: 2}})
 		add(Case{Shape: s, Len: 203, QLen: 5, PageSize: 1, Placement: Shuffled, Options: Options{Splits: 3, Threads: 1}})
-		add(Case{Shape: s, Len: 203, QLen: 70, PageSize: 64})
+		add(Case{Shape: s, Len: 103, QLen: 70, PageSize: 64})
 	}
 	for _, dim := range []int{1, 2, 3, 7, 9, 15, 17, 20, 31, 33, 47, 63, 65, 80, 96, 130, 257} {
 		add(Case{Shape: Shape{Heads: 5, KVHeads: 1, KDim: dim, VDim: dim + 3}, Len: 77, QLen: 3, PageSize: 4, Placement: Shuffled, Options: Options{Splits: 2, Threads: 2}})
 		add(Case{Shape: Shape{Heads: 7, KVHeads: 1, KDim: dim + 9, VDim: dim + 4, Latent: true}, Len: 77, QLen: 20, PageSize: 4, Placement: Shuffled, Options: Options{Splits: 2, Threads: 2}})
 	}
 	for _, s := range []Shape{gqa(8, 2, 64), gqa(8, 2, 128), mla(8, 512, 64)} {
-		add(Case{Shape: s, Len: 2000, QLen: 1, PageSize: 16, Placement: Shuffled, Options: Options{Splits: 4, Threads: 2}})
-		add(Case{Shape: s, Len: 500, QLen: 33, PageSize: 1, Placement: Shuffled, Options: Options{Threads: 2}})
+		add(Case{Shape: s, Len: 1000, QLen: 1, PageSize: 16, Placement: Shuffled, Options: Options{Splits: 4, Threads: 2}})
+		add(Case{Shape: s, Len: 200, QLen: 33, PageSize: 1, Placement: Shuffled, Options: Options{Threads: 2}})
 	}
 	return cases
 }

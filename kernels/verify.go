@@ -44,10 +44,8 @@ type Deviation struct {
 	LSE    float64 // largest |lse − ref| / max(1, |ref|)
 }
 
-// Verify runs a variant on made-up values and compares it with Reference. The
-// error says what is wrong: the kernel refused, a deviation above the limits,
-// a value that is not finite, a write outside the output or into the cache, or
-// a panic on the calling goroutine.
+// Problem is a case with its made-up values and their reference result, to
+// which any number of variants can be held.
 //
 // The values are such that mistakes show. A softmax over long random keys
 // averages its values towards zero, which an absolute tolerance lets zeros
@@ -55,31 +53,61 @@ type Deviation struct {
 // ranges of tokens, beside every page border and at both ends: a part left out
 // is missing from the result. What must not be read is poisoned: unused rows
 // and pages are NaN, unused table entries name a page far outside the pool.
-// The output is filled with NaN before the run.
+type Problem struct {
+	Case
+	q      Query
+	kv     *PagedKV
+	before [][]float32 // copy of the pages
+	o, lse []float64
+}
+
+// NewProblem makes the values of a case and computes their reference.
+func NewProblem(c Case) (*Problem, error) {
+	if err := c.Shape.Validate(); err != nil {
+		return nil, err
+	}
+	p := &Problem{Case: c}
+	var err error
+	if p.q, p.kv, err = c.inputs(); err != nil {
+		return nil, fmt.Errorf("make values of %s: %w", c, err)
+	}
+	if p.o, p.lse, err = Reference(p.q, p.kv); err != nil {
+		return nil, fmt.Errorf("reference of %s: %w", c, err)
+	}
+	p.before = make([][]float32, len(p.kv.Pages))
+	for i, page := range p.kv.Pages {
+		p.before[i] = slices.Clone(page)
+	}
+	return p, nil
+}
+
+// Verify is NewProblem and its Verify for a single use.
 func Verify(ctx context.Context, k Kernel, c Case) (Deviation, error) {
-	if err := k.Supports(c.Shape, c.QLen); err != nil {
-		return Deviation{}, fmt.Errorf("%s does not take %s: %w", k.Name(), c, err)
-	}
-	q, kv, err := c.inputs()
+	p, err := NewProblem(c)
 	if err != nil {
-		return Deviation{}, fmt.Errorf("verify %s: %w", k.Name(), err)
+		return Deviation{}, err
 	}
-	d, err := compare(ctx, k, q, kv, c.Options)
+	return p.Verify(ctx, k)
+}
+
+// Verify runs a variant and compares it with the reference. The error says what
+// is wrong: the kernel refused, a deviation above the limits, a value that is
+// not finite, a write outside the output or into the cache, bytes counted
+// wrongly, or a panic on the calling goroutine. The output is filled with NaN
+// before the run.
+func (p *Problem) Verify(ctx context.Context, k Kernel) (Deviation, error) {
+	if err := k.Supports(p.Shape, p.QLen); err != nil {
+		return Deviation{}, fmt.Errorf("%s does not take %s: %w", k.Name(), p.Case, err)
+	}
+	d, err := p.compare(ctx, k)
 	if err != nil {
-		return d, fmt.Errorf("%s on %s: %w", k.Name(), c, err)
+		return d, fmt.Errorf("%s on %s: %w", k.Name(), p.Case, err)
 	}
 	return d, nil
 }
 
-func compare(ctx context.Context, k Kernel, q Query, kv *PagedKV, o Options) (d Deviation, err error) {
-	ref, refLSE, err := Reference(q, kv)
-	if err != nil {
-		return d, fmt.Errorf("reference: %w", err)
-	}
-	before := make([][]float32, len(kv.Pages))
-	for i, page := range kv.Pages {
-		before[i] = slices.Clone(page)
-	}
+func (p *Problem) compare(ctx context.Context, k Kernel) (d Deviation, err error) {
+	q, kv, ref, refLSE := p.q, p.kv, p.o, p.lse
 	const guard = 64 // elements on both sides of the output that must stay
 	buf := func(n int) (all, mid []float32) {
 		all = make([]float32, n+2*guard)
@@ -91,7 +119,7 @@ func compare(ctx context.Context, k Kernel, q Query, kv *PagedKV, o Options) (d 
 	allO, out := buf(len(ref))
 	allLSE, lse := buf(len(refLSE))
 
-	traffic, err := attend(ctx, k, Output{O: out, LSE: lse}, q, kv, o)
+	traffic, err := attend(ctx, k, Output{O: out, LSE: lse}, q, kv, p.Options)
 	if err != nil {
 		return d, err
 	}
@@ -103,7 +131,8 @@ func compare(ctx context.Context, k Kernel, q Query, kv *PagedKV, o Options) (d 
 		}
 	}
 	for i, page := range kv.Pages {
-		if !slices.EqualFunc(page, before[i], func(a, b float32) bool { return bits(a) == bits(b) }) {
+		if !slices.EqualFunc(page, p.before[i], func(a, b float32) bool { return bits(a) == bits(b) }) {
+			copy(page, p.before[i]) // the next variant deserves the values
 			return d, fmt.Errorf("wrote into page %d of the cache", i)
 		}
 	}
