@@ -518,20 +518,26 @@ func streamRate(s event.Sample) *float64 {
 // medianITL is the median gap between two tokens of a stream, every token of a
 // chunk taking an equal share of the chunk's gap.
 func medianITL(s event.Sample) *float64 {
+	type gap struct{ s, tokens float64 }
 	tokens := chunkTokens(s)
-	var gaps []float64
+	var gaps []gap
+	var total float64
 	for i := 1; i < len(tokens); i++ {
-		if k := int(tokens[i]); k > 0 {
-			gaps = append(gaps, slices.Repeat([]float64{(s.ChunkS[i] - s.ChunkS[i-1]) / float64(k)}, k)...)
+		if k := float64(tokens[i]); k > 0 {
+			gaps = append(gaps, gap{(s.ChunkS[i] - s.ChunkS[i-1]) / k, k})
+			total += k
 		}
 	}
-	if len(gaps) == 0 {
-		return nil
+	slices.SortFunc(gaps, func(x, y gap) int { return cmp.Compare(x.s, y.s) })
+	var below float64
+	for i, g := range gaps {
+		below += g.tokens
+		switch {
+		case 2*below > total:
+			return finite(g.s)
+		case 2*below == total:
+			return finite((g.s + gaps[i+1].s) / 2)
+		}
 	}
-	slices.Sort(gaps)
-	m := len(gaps) / 2
-	if len(gaps)%2 == 1 {
-		return finite(gaps[m])
-	}
-	return finite((gaps[m-1] + gaps[m]) / 2)
+	return nil
 }
