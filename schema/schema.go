@@ -117,6 +117,7 @@ type Model struct {
 	KV     KV     `json:"kv"`
 	DType  string `json:"dtype"` // of the KV cache: f32 | bf16 | f16 | fp8
 
+	ContextLength     int   `json:"context_length,omitempty"`      // the longest sequence it takes, tokens; 0: unknown
 	ActiveWeightBytes int64 `json:"active_weight_bytes,omitempty"` // read for one token; 0: unknown
 }
 
@@ -194,7 +195,7 @@ type Prompt struct {
 	FileHash  string  `json:"file_hash,omitempty"`
 	Seed      int64   `json:"seed"`
 	Nonce     bool    `json:"nonce"`
-	Length    string  `json:"length"`              // exact | reported
+	Length    string  `json:"length"`              // exact | reported; empty: exact where the engine can force it
 	Tolerance float64 `json:"tolerance,omitempty"` // accepted share of prompt length off the request, for "reported"
 }
 
@@ -317,6 +318,7 @@ type Published struct {
 	Source     Source         `json:"source"`
 	Definition string         `json:"definition,omitempty"` // of decode and prefill: twopoint | origin | …
 	MeasuredOn map[string]any `json:"measured_on,omitempty"`
+	Scope      map[string]any `json:"scope,omitempty"` // what must agree for a verdict: hardware, model, engine → exact | arch | shape | any
 
 	// Cells is metric column → variant → context label → value. A cell is a
 	// number, {value, plus_minus, …} or null for "published as absent".
