@@ -1,0 +1,87 @@
+package plan
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"twopoint/schema"
+)
+
+func TestCost(t *testing.T) {
+	base := func() schema.Experiment {
+		return schema.Experiment{
+			Variants: []schema.Variant{{Name: "v", Engine: "x"}},
+			Sweep:    schema.Sweep{Context: []int{1000, 8000}, Concurrency: []int{1}},
+			Method: schema.Method{TwoPoint: &schema.TwoPoint{A: 1, Warmup: true, Settle: schema.Settle{Mode: "request"},
+				Repeats: schema.Repeats{Min: 3, Max: 5, Deployments: 1}}},
+		}
+	}
+	for name, c := range map[string]struct {
+		edit func(*schema.Experiment)
+		want Cost
+	}{
+		// A point: 1 + 2 + 3…5 pairs; 1 drift pair. A pair: 2 legs of 1 request and 1 settle.
+		"auto b": {func(e *schema.Experiment) {}, Cost{Points: 2, Deployments: 1,
+			Pairs: Bounds{13, 17}, Requests: Bounds{13*4 + 3, 17*4 + 3},
+			PromptTokens: Bounds{2*(7*1000+6*8000) + 13*48 + 3000, 2*(9*1000+8*8000) + 17*48 + 3000}}},
+		"fixed b, no settle, no warm-up": {func(e *schema.Experiment) {
+			e.Method.TwoPoint.B, e.Method.TwoPoint.Warmup, e.Method.TwoPoint.Settle = 65, false, schema.Settle{Mode: "none"}
+		}, Cost{Points: 2, Deployments: 1,
+			Pairs: Bounds{7, 11}, Requests: Bounds{17, 25}, PromptTokens: Bounds{2*(4*1000+3*8000) + 3000, 2*(6*1000+5*8000) + 3000}}},
+		"concurrency 4": {func(e *schema.Experiment) { e.Sweep.Context, e.Sweep.Concurrency = []int{1000}, []int{4} },
+			Cost{Points: 1, Deployments: 1, Pairs: Bounds{7, 9}, Requests: Bounds{7*10 + 3, 9*10 + 3},
+				PromptTokens: Bounds{7*(8000+48) + 3000, 9*(8000+48) + 3000}}},
+		"four lives": {func(e *schema.Experiment) {
+			e.Sweep.Context, e.Method.TwoPoint.Repeats.Deployments = []int{1000}, 4
+		}, Cost{Points: 1, Deployments: 4, // 4 warm-ups + 2 pilots + 4…5 + 4 drift pairs
+			Pairs: Bounds{14, 15}, Requests: Bounds{14*4 + 12, 15*4 + 12}, PromptTokens: Bounds{14*2048 + 12000, 15*2048 + 12000}}},
+		"a server that we do not start": {func(e *schema.Experiment) {
+			e.Sweep.Context, e.Method.TwoPoint.Repeats.Deployments, e.Variants[0].URL = []int{1000}, 4, "http://x"
+		}, Cost{Points: 1, Deployments: 1,
+			Pairs: Bounds{7, 9}, Requests: Bounds{31, 39}, PromptTokens: Bounds{7*2048 + 3000, 9*2048 + 3000}}},
+		"another method": {func(e *schema.Experiment) { e.Method = schema.Method{Stream: map[string]any{}} },
+			Cost{Points: 2, Deployments: 1}},
+		"nothing": {func(e *schema.Experiment) { e.Variants = nil }, Cost{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			exp := base()
+			c.edit(&exp)
+			if got := mustPlan(t, exp).Cost(); got != c.want {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestCostTime(t *testing.T) {
+	exp := schema.Experiment{
+		Variants: []schema.Variant{{Name: "v", Engine: "x"}},
+		Sweep:    schema.Sweep{Context: []int{1000}, Concurrency: []int{1}},
+		Method:   schema.Method{TwoPoint: &schema.TwoPoint{A: 1, B: 33, Repeats: schema.Repeats{Min: 3, Max: 5, Deployments: 1}}},
+		Expect:   &schema.Expect{PrefillTokS: 1000, DecodeTokS: 34, Load: schema.Duration(time.Minute)},
+	}
+	// 60 s load, 3 s of probes, 4…6 pairs (one for drift) of 2 s prefill and 1 s decode.
+	c := mustPlan(t, exp).Cost()
+	if c.MinS == nil || math.Abs(*c.MinS-75) > 1e-9 || math.Abs(*c.MaxS-81) > 1e-9 {
+		t.Errorf("%+v", c)
+	}
+	// What the tool chooses widens the bounds: a 1…33, b − a 32…125.
+	exp.Method.TwoPoint.A, exp.Method.TwoPoint.B = 0, 0
+	auto := mustPlan(t, exp).Cost()
+	if *auto.MinS >= *auto.MaxS || *auto.MaxS <= *c.MaxS {
+		t.Errorf("%v … %v", *auto.MinS, *auto.MaxS)
+	}
+	exp.Expect.Load = 0
+	if c := mustPlan(t, exp).Cost(); c.MinS != nil || c.MaxS != nil {
+		t.Errorf("load unknown: %+v", c)
+	}
+	exp.Variants[0].URL = "http://x"
+	if c := mustPlan(t, exp).Cost(); c.MinS == nil {
+		t.Error("a server that we do not start needs no load time")
+	}
+	exp.Expect = nil
+	if c := mustPlan(t, exp).Cost(); c.MinS != nil {
+		t.Error("nothing expected, yet a time")
+	}
+}
