@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -160,6 +161,10 @@ func limitMemory(bytes int64) error {
 	reserve := make([]byte, headroom)
 	reserve[0] = 1
 	runtime.KeepAlive(reserve)
+	runtime.GC()
+	var heap runtime.MemStats
+	runtime.ReadMemStats(&heap)
+	debug.SetMemoryLimit(int64(heap.Sys-heap.HeapSys+heap.HeapInuse) + headroom/2) // collect before the reserve is used up
 	statm, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
 		return fmt.Errorf("limit memory: %w", err)

@@ -151,10 +151,14 @@ func (s *scheduler) run(ctx context.Context) (err error) {
 			f()
 		}
 		s.answerFlushes()
-		if err := s.prefillStep(ctx); err != nil {
-			return err
+		err := s.prefillStep(ctx)
+		if err == nil {
+			err = s.decodeStep(ctx)
 		}
-		if err := s.decodeStep(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // whatever the interrupted step made of it
+		}
+		if err != nil {
 			return err
 		}
 		s.report()
