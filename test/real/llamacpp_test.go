@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"twopoint/test/gguf"
@@ -206,6 +207,50 @@ func TestHeldBackTokensShareAnEvent(t *testing.T) {
 	}
 }
 
+// An erase waits for the request that runs in its slot, so that its 200 is
+// never about a cache that is still filling.
+func TestEraseWaitsForTheRunningRequest(t *testing.T) {
+	s := bench(t)
+	answered := make(chan completion)
+	go func() {
+		a, err := s.do("POST", "/completion", object{"prompt": prompt(8000, 0), "n_predict": 100, "ignore_eos": true})
+		var final completion
+		if err == nil {
+			err = json.Unmarshal(a.body, &final)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- final
+	}()
+	for deadline := time.Now().Add(time.Minute); ; {
+		var slots []struct {
+			Busy bool `json:"is_processing"`
+		}
+		if err := json.Unmarshal(s.mustDo("GET", "/slots", nil).body, &slots); err != nil {
+			t.Fatal(err)
+		}
+		if slots[0].Busy {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the request never ran")
+		}
+	}
+	a := s.mustDo("POST", "/slots/0?action=erase", nil)
+	final := <-answered
+	var r struct {
+		N int `json:"n_erased"`
+	}
+	if err := json.Unmarshal(a.body, &r); err != nil || a.status != http.StatusOK {
+		t.Fatalf("%d %s: %v", a.status, a.body, err)
+	}
+	// The last token said is not in the cache yet.
+	if final.Predicted != 100 || r.N != 8099 {
+		t.Errorf("%d tokens said, %d erased, want 100 and 8099", final.Predicted, r.N)
+	}
+}
+
 func TestContextLimit(t *testing.T) {
 	s := bench(t)
 	for _, stream := range []bool{false, true} {
@@ -260,9 +305,25 @@ func TestEnds(t *testing.T) {
 			record(t, "log."+strings.ReplaceAll(c.name, " ", "_")+".txt", []byte(plainLog(s)))
 		})
 	}
+	t.Run("out of memory", func(t *testing.T) {
+		// 4,000,000 tokens of this model's cache are 1 GB.
+		port := freePort(t)
+		s := launchIn(t, dir, port, []string{"sh", "-c", `ulimit -v 700000; exec "$0" "$@"`, binary(t), "--host", "127.0.0.1", "--port", port,
+			"--model", "tiny.gguf", "--ctx-size", "4000000", "--parallel", "1", "--threads", "1", "--fit", "off", "--cache-ram", "0", "--no-ui"})
+		if code := s.waitEnd(); code != 1 {
+			t.Errorf("exit code %d, want 1", code)
+		}
+		if line := "failed to allocate buffer"; !strings.Contains(s.log.String(), line) {
+			t.Errorf("the log lacks %q:\n%s", line, s.log.String())
+		}
+		record(t, "log.out_of_memory.txt", []byte(plainLog(s)))
+	})
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(fmt.Sprint(signal), func(t *testing.T) {
 			s, _ := start(t, dir, append([]string{"--model", "tiny.gguf"}, benchFlags...)...)
+			// /health turns 200 a moment before the server handles signals; a
+			// request answered is later than both.
+			s.complete(prompt(1, 0), 1, nil)
 			if err := s.cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}

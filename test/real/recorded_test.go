@@ -180,8 +180,8 @@ func shape(t *testing.T, file string, body []byte) string {
 		return strings.Join(lines, "\n")
 	}
 	// Logs and metrics: the words of each line, without numbers.
-	numbers := regexp.MustCompile(`[0-9][0-9.]*`)
-	return numbers.ReplaceAllString(string(body), "#")
+	numbers := regexp.MustCompile(` *[0-9][0-9.]*`)
+	return numbers.ReplaceAllString(string(body), " #")
 }
 
 func jsonShape(t *testing.T, body []byte) string {

@@ -78,9 +78,14 @@ type server struct {
 // relative and the same on every machine, and ends it with the test.
 func launch(t *testing.T, dir, port string, args ...string) *server {
 	t.Helper()
+	return launchIn(t, dir, port, append([]string{binary(t), "--host", "127.0.0.1", "--port", port}, args...))
+}
+
+func launchIn(t *testing.T, dir, port string, argv []string) *server {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &server{t: t, url: "http://127.0.0.1:" + port, done: make(chan struct{}), log: &logBuffer{}}
-	s.cmd = exec.CommandContext(ctx, binary(t), append([]string{"--host", "127.0.0.1", "--port", port}, args...)...)
+	s.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
 	s.cmd.Dir = dir
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {

@@ -65,7 +65,7 @@ fetch() {
         read -r name version sum folder build <<<"$source"
         say "fetching $name $version"
         if ! "$real/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps \
-            --no-binary :all: --dest "$work" "$name==$version" >&2; then
+            --no-binary "$name" --dest "$work" "$name==$version" >&2; then
             say "$name $version is not to be had"
             continue
         fi
