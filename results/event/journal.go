@@ -51,8 +51,8 @@ func Create(path, order string) (*Journal, error) {
 
 // Open goes on with the journal at path, or makes it where there is none. A
 // torn tail, the trace of a crash in mid-write, is cut off first. Damage before
-// the tail is a *DamageError, and nothing is written; so is a journal of
-// another order.
+// the tail (*DamageError), a newer format (ErrNewer) and a journal of another
+// order are errors, and the file stays as it is.
 func Open(path, order string) (*Journal, error) {
 	return open(path, order, 0)
 }

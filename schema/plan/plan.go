@@ -291,11 +291,11 @@ func (p Plan) Variant(name string) (Variant, bool) {
 
 // WorkOrder is the order with that id, with the part of the plan that its agent
 // needs: its own variants and points, without what is only displayed or judged
-// afterwards. It is empty (no order id) if the plan has no such order.
-func (p Plan) WorkOrder(id, runID string) WorkOrder {
+// afterwards.
+func (p Plan) WorkOrder(id, runID string) (WorkOrder, error) {
 	i := slices.IndexFunc(p.Orders, func(o Order) bool { return o.ID == id })
 	if i < 0 {
-		return WorkOrder{}
+		return WorkOrder{}, fmt.Errorf("the plan of %s has no order %q", p.Experiment, id)
 	}
 	o := p.Orders[i]
 	mine := make(map[string]bool, len(o.Variants))
@@ -314,5 +314,5 @@ func (p Plan) WorkOrder(id, runID string) WorkOrder {
 			p.Points = append(p.Points, pt)
 		}
 	}
-	return WorkOrder{RunID: runID, Order: o, Plan: p}
+	return WorkOrder{RunID: runID, Order: o, Plan: p}, nil
 }

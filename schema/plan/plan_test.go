@@ -412,7 +412,10 @@ func TestNoServers(t *testing.T) {
 func TestWorkOrder(t *testing.T) {
 	p := mustPlan(t, experiment())
 	p.Orders = []Order{{ID: "o1", Variants: []string{"split"}}, {ID: "o2", Variants: []string{"remote", "stock"}}}
-	w := p.WorkOrder("o2", "run-1")
+	w, err := p.WorkOrder("o2", "run-1")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if w.RunID != "run-1" || w.Order.ID != "o2" || len(w.Plan.Variants) != 2 || w.Plan.Variants[0].Name != "stock" ||
 		len(w.Plan.Points) != 12 || len(w.Plan.Orders) != 1 || w.Plan.Published != nil || w.Plan.Prompt != p.Prompt {
 		t.Errorf("%+v", w)
@@ -423,8 +426,8 @@ func TestWorkOrder(t *testing.T) {
 	if len(p.Points) != 18 || len(p.Variants) != 3 || len(p.Orders) != 2 {
 		t.Error("the plan itself changed")
 	}
-	if w := p.WorkOrder("o9", "run-1"); w.Order.ID != "" || w.RunID != "" {
-		t.Errorf("unknown order gave %+v", w)
+	if _, err := p.WorkOrder("o9", "run-1"); err == nil || !strings.Contains(err.Error(), `no order "o9"`) {
+		t.Errorf("unknown order: %v", err)
 	}
 }
 
@@ -440,24 +443,30 @@ func BenchmarkNew(b *testing.B) {
 		v.Name, v.TP = fmt.Sprintf("tp-%d", i), 16+i
 		exp.Variants = append(exp.Variants, v)
 	}
-	b.Run("points=100000", func(b *testing.B) {
-		for b.Loop() {
-			p, ds := New(exp, "", Options{})
-			if len(ds) > 0 || len(p.Points) != 100_000 {
-				b.Fatalf("%d points, %v", len(p.Points), ds)
+	p, ds := New(exp, "", Options{})
+	text, err := p.Encode()
+	if len(ds) > 0 || len(p.Points) != 100_000 || err != nil {
+		b.Fatal(len(p.Points), ds, err)
+	}
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"new", func() error { New(exp, "", Options{}); return nil }},
+		{"encode", func() error { _, err := p.Encode(); return err }},
+		{"decode", func() error { _, err := Decode("plan.json", text); return err }},
+	} {
+		b.Run("step="+step.name+"/points=100000", func(b *testing.B) {
+			for b.Loop() {
+				if err := step.do(); err != nil {
+					b.Fatal(err)
+				}
 			}
-			text, err := p.Encode()
-			if err != nil {
-				b.Fatal(err)
-			}
-			if _, err := Decode("plan.json", text); err != nil {
-				b.Fatal(err)
-			}
-		}
-		// All that the Go runtime ever mapped: a bound on the peak.
-		mapped := []metrics.Sample{{Name: "/memory/classes/total:bytes"}}
-		metrics.Read(mapped)
-		b.ReportMetric(float64(mapped[0].Value.Uint64())/1e6, "peak-MB")
-		b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/op")
-	})
+			// All that the Go runtime ever mapped: a bound on the peak.
+			mapped := []metrics.Sample{{Name: "/memory/classes/total:bytes"}}
+			metrics.Read(mapped)
+			b.ReportMetric(float64(mapped[0].Value.Uint64())/1e6, "peak-MB")
+			b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/op")
+		})
+	}
 }
