@@ -234,6 +234,32 @@ func TestVariantIdentityFields(t *testing.T) {
 	}
 }
 
+// The same for the other parts of an experiment: a new field of these types has
+// to be put into an identity or declared to be in none.
+func TestIdentityKnowsAllFields(t *testing.T) {
+	for _, c := range []struct {
+		typ       reflect.Type
+		in, notIn string
+	}{
+		{reflect.TypeFor[schema.Model](), "Name Heads Layers KV DType", "Preset ActiveWeightBytes ContextLength"},
+		{reflect.TypeFor[schema.Prompt](), "Source FileHash Seed Nonce Length Tolerance", "File"},
+		{reflect.TypeFor[schema.TwoPoint](), "A B Warmup Settle", "Repeats"},
+		{reflect.TypeFor[schema.Method](), "TwoPoint Stream MultiPoint DecodeAtDepth", ""},
+		{reflect.TypeFor[schema.Container](), "Image Args", "Runtime"},
+		{reflect.TypeFor[schema.EnvValue](), "Value Secret", ""},
+		{reflect.TypeFor[schema.Sweep](), "Context Concurrency", "Zip Exclude"},
+		{reflect.TypeFor[schema.Experiment](), "Model Variants Sweep Prompt Method",
+			"Name Title Question Target Baseline Budget Limits OnFailure Host Gate Expect KernelBench Published"},
+	} {
+		known := strings.Fields(c.in + " " + c.notIn)
+		for i := range c.typ.NumField() {
+			if name := c.typ.Field(i).Name; !slices.Contains(known, name) {
+				t.Errorf("is %v.%s part of an identity? identity.go must decide", c.typ, name)
+			}
+		}
+	}
+}
+
 func TestWhatChangesIDs(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit             func(*schema.Experiment)
