@@ -64,6 +64,23 @@ type PagedKV struct {
 	Len      int         // tokens stored
 }
 
+// Row returns the RowElems stored elements of token t, t < Len.
+func (kv *PagedKV) Row(t int) ([]float32, error) {
+	n := kv.Shape.RowElems()
+	p, at := t/kv.PageSize, t%kv.PageSize*n
+	if p >= len(kv.Table) {
+		return nil, fmt.Errorf("token %d is in page %d of a table of %d", t, p, len(kv.Table))
+	}
+	id := int(kv.Table[p])
+	if id < 0 || id >= len(kv.Pages) {
+		return nil, fmt.Errorf("table entry %d names page %d of a pool of %d", p, id, len(kv.Pages))
+	}
+	if page := kv.Pages[id]; at+n <= len(page) {
+		return page[at : at+n : at+n], nil
+	}
+	return nil, fmt.Errorf("page %d has %d elements, token %d needs %d", id, len(kv.Pages[id]), t, at+n)
+}
+
 // Query is QLen consecutive query rows of one sequence, the newest tokens of
 // the cache: row i attends to the first Len−QLen+1+i tokens (a chain mask), so
 // that QLen 1 is plain decode.
@@ -87,6 +104,10 @@ type Options struct {
 	Threads int // goroutines at work; 0 means GOMAXPROCS
 }
 
+// MaxSplits bounds the parts that a caller may ask for, since each holds a
+// partial result.
+const MaxSplits = 4096
+
 // Traffic is what a launch had to touch, for rates in bytes per second.
 type Traffic struct {
 	KVBytes     int64 // unique KV bytes: every row once, whatever was read again
@@ -104,4 +125,34 @@ type Kernel interface {
 	// Attend writes O and LSE. Bad sizes are an error; the kernel never writes
 	// outside Output and never reads rows past kv.Len.
 	Attend(ctx context.Context, out Output, q Query, kv *PagedKV, o Options) (Traffic, error)
+}
+
+// Check reports sizes that do not fit each other: what every kernel has to
+// refuse before it computes. It does not walk the table.
+func Check(out Output, q Query, kv *PagedKV, o Options) error {
+	s := kv.Shape
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case q.QLen < 1:
+		return fmt.Errorf("%d query rows: at least 1 is needed", q.QLen)
+	case kv.PageSize < 1:
+		return fmt.Errorf("page size %d: at least 1 is needed", kv.PageSize)
+	case kv.Len < 0:
+		return fmt.Errorf("%d tokens in the cache", kv.Len)
+	case len(q.Q) != q.QLen*s.Heads*s.KDim:
+		return fmt.Errorf("query has %d elements, %d rows × %d heads × %d need %d", len(q.Q), q.QLen, s.Heads, s.KDim, q.QLen*s.Heads*s.KDim)
+	case len(out.O) != q.QLen*s.Heads*s.VDim:
+		return fmt.Errorf("output has %d elements, %d rows × %d heads × %d need %d", len(out.O), q.QLen, s.Heads, s.VDim, q.QLen*s.Heads*s.VDim)
+	case out.LSE != nil && len(out.LSE) != q.QLen*s.Heads:
+		return fmt.Errorf("lse has %d elements, %d rows × %d heads need %d", len(out.LSE), q.QLen, s.Heads, q.QLen*s.Heads)
+	case kv.Len > len(kv.Table)*kv.PageSize:
+		return fmt.Errorf("%d tokens do not fit a table of %d pages of %d", kv.Len, len(kv.Table), kv.PageSize)
+	case o.Splits < 0 || o.Splits > MaxSplits:
+		return fmt.Errorf("%d splits: 0 to %d are possible", o.Splits, MaxSplits)
+	case o.Threads < 0:
+		return fmt.Errorf("%d threads", o.Threads)
+	}
+	return nil
 }

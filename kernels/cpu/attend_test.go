@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"twopoint/kernels"
 	"twopoint/kernels/cpu"
@@ -231,4 +232,22 @@ func Example() {
 	t, err := k.Attend(context.Background(), out, q, kv, kernels.Options{Splits: 2})
 	fmt.Println(t.KVBytes, t.Splits, err)
 	// Output: 512000 2 <nil>
+}
+
+func TestMeasurePeak(t *testing.T) {
+	for _, path := range cpu.Paths() {
+		force(t, path)
+		p, err := cpu.MeasurePeak(t.Context(), 2, 1<<20, time.Microsecond)
+		if err != nil || p.ReadBytesPerS <= 0 || p.FlopPerS <= 0 {
+			t.Errorf("%s: peak %+v, error %v", path, p, err)
+		}
+	}
+	if _, err := cpu.MeasurePeak(t.Context(), 4, 100, time.Microsecond); err == nil {
+		t.Error("a buffer of 100 bytes was taken")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := cpu.MeasurePeak(ctx, 1, 1<<20, time.Second); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
 }

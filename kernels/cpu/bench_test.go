@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"twopoint/kernels"
 	"twopoint/kernels/cpu"
@@ -131,4 +132,26 @@ func force(tb testing.TB, path string) {
 			tb.Error(err)
 		}
 	})
+}
+
+// BenchmarkPeak is what the other rows are to be compared with.
+func BenchmarkPeak(b *testing.B) {
+	for _, threads := range []int{1, 2} {
+		for _, path := range cpu.Paths() {
+			b.Run(fmt.Sprintf("threads=%d/path=%s", threads, path), func(b *testing.B) {
+				force(b, path)
+				var best cpu.Peak
+				for b.Loop() {
+					p, err := cpu.MeasurePeak(b.Context(), threads, 256<<20, 20*time.Millisecond)
+					if err != nil {
+						b.Fatal(err)
+					}
+					best.ReadBytesPerS = max(best.ReadBytesPerS, p.ReadBytesPerS)
+					best.FlopPerS = max(best.FlopPerS, p.FlopPerS)
+				}
+				b.ReportMetric(best.ReadBytesPerS/1e9, "GB/s")
+				b.ReportMetric(best.FlopPerS/1e9, "GFLOP/s")
+			})
+		}
+	}
 }
