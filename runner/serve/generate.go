@@ -12,20 +12,20 @@ type generateRequest struct {
 	Text     json.RawMessage `json:"text"`
 	InputIDs json.RawMessage `json:"input_ids"`
 	Sampling struct {
-		MaxNewTokens *int     `json:"max_new_tokens"`
-		MinNewTokens int      `json:"min_new_tokens"`
-		Temperature  *float64 `json:"temperature"`
-		IgnoreEOS    bool     `json:"ignore_eos"`
-		Stop         strings1 `json:"stop"`
-		StopTokenIDs []int32  `json:"stop_token_ids"`
-		N            *int     `json:"n"`
+		MaxNewTokens *int       `json:"max_new_tokens"`
+		MinNewTokens int        `json:"min_new_tokens"`
+		Temperature  *float64   `json:"temperature"`
+		IgnoreEOS    bool       `json:"ignore_eos"`
+		Stop         stringList `json:"stop"`
+		StopTokenIDs []int32    `json:"stop_token_ids"`
+		N            *int       `json:"n"`
 	} `json:"sampling_params"`
-	Stream        bool     `json:"stream"`
-	RID           strings1 `json:"rid"`
-	ReturnLogprob bool     `json:"return_logprob"`
-	TopLogprobs   int      `json:"top_logprobs_num"`
-	CacheSalt     string   `json:"cache_salt"`
-	ExtraKey      string   `json:"extra_key"`
+	Stream        bool       `json:"stream"`
+	RID           stringList `json:"rid"`
+	ReturnLogprob bool       `json:"return_logprob"`
+	TopLogprobs   int        `json:"top_logprobs_num"`
+	CacheSalt     string     `json:"cache_salt"`
+	ExtraKey      string     `json:"extra_key"`
 }
 
 type generateResponse struct {

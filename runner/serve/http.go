@@ -118,7 +118,7 @@ func body(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// ids is a list of token ids, or of such lists.
+// parseIDs reads a list of token ids, or a list of such lists.
 func parseIDs(raw json.RawMessage) (lists [][]int32, batch bool, err error) {
 	var one []int32
 	if json.Unmarshal(raw, &one) == nil {
@@ -130,6 +130,7 @@ func parseIDs(raw json.RawMessage) (lists [][]int32, batch bool, err error) {
 	return lists, true, nil
 }
 
+// parseTexts reads a text, or a list of texts, as token ids.
 func parseTexts(raw json.RawMessage) (lists [][]int32, batch bool, err error) {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
@@ -147,16 +148,16 @@ func parseTexts(raw json.RawMessage) (lists [][]int32, batch bool, err error) {
 
 func present(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
 
-// strings1 is a string or a list of them.
-type strings1 []string
+// stringList is a string or a list of them.
+type stringList []string
 
-func (l *strings1) UnmarshalJSON(data []byte) error {
+func (l *stringList) UnmarshalJSON(data []byte) error {
 	var one string
 	if string(data) == "null" {
 		return nil
 	}
 	if json.Unmarshal(data, &one) == nil {
-		*l = strings1{one}
+		*l = stringList{one}
 		return nil
 	}
 	return json.Unmarshal(data, (*[]string)(l))

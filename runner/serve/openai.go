@@ -15,7 +15,7 @@ type completionRequest struct {
 	MinTokens     int             `json:"min_tokens"`
 	Temperature   *float64        `json:"temperature"`
 	IgnoreEOS     bool            `json:"ignore_eos"`
-	Stop          strings1        `json:"stop"`
+	Stop          stringList      `json:"stop"`
 	StopTokenIDs  []int32         `json:"stop_token_ids"`
 	N             *int            `json:"n"`
 	RID           string          `json:"rid"`

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"log"
 	"math"
 	"runtime"
 	"slices"
@@ -37,15 +38,17 @@ type scheduler struct {
 	batch   []model.Run
 	members []*sequence // of batch
 
-	mu     sync.Mutex
-	inbox  []func() // run between steps
-	ended  bool
-	stats  stats
-	wake   chan struct{} // has room for one: the inbox is not empty
 	window struct {
 		since  time.Time
 		tokens int
 	}
+	log *log.Logger
+
+	mu    sync.Mutex // guards what follows
+	inbox []func()   // run between steps
+	ended bool
+	stats stats
+	wake  chan struct{} // has room for one: the inbox is not empty
 }
 
 // stats are counters since the start and gauges of now.
@@ -217,8 +220,13 @@ func (s *scheduler) admit(q *sequence) (bool, error) {
 	if s.tree != nil {
 		room += s.tree.Evictable()
 	}
-	// A page for each sequence that decodes saves most retractions.
-	if room < need+len(s.active) && len(s.active)+len(s.filling) > 0 {
+	// A page for each sequence that decodes saves most retractions; one that was
+	// retracted waits until there is room for all that it may still generate.
+	reserve := len(s.active)
+	if q.generated() > 0 {
+		reserve += (q.maxNew-q.generated())/s.pool.PageSize + 1
+	}
+	if room < need+reserve && len(s.active)+len(s.filling) > 0 {
 		s.release(q)
 		return false, nil
 	}
@@ -417,6 +425,7 @@ func (s *scheduler) retract(i int) {
 	s.mu.Lock()
 	s.stats.Retracted++
 	s.mu.Unlock()
+	s.log.Printf("KV cache pool is full. Retract requests. #retracted_reqs: 1, #running-req: %d", len(s.active))
 	q.publish(func(p *snapshot) { p.retractions++ })
 }
 
@@ -451,9 +460,6 @@ func (s *scheduler) accept(q *sequence, logits []float32) {
 	}
 	q.publish(func(p *snapshot) {
 		p.out = q.tokens[q.prompt:]
-		if p.first.IsZero() {
-			p.first = now
-		}
 		if likely != nil {
 			p.likely = append(p.likely, likely)
 		}

@@ -64,7 +64,6 @@ type snapshot struct {
 	retractions int
 	finish      *finish
 	finished    time.Time
-	first       time.Time // first token published
 }
 
 func newSequence(id string, prompt []int32, p params, arrived time.Time) *sequence {

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"runtime"
 	"time"
 
@@ -85,15 +86,17 @@ func New(o Options, logs io.Writer) (*Server, error) {
 		o.Threads = runtime.GOMAXPROCS(0)
 	}
 	for _, f := range []struct {
-		name       string
-		value, min int
+		name            string
+		value, min, max int
 	}{
-		{"context-length", o.ContextLength, 2}, {"page-size", o.PageSize, 1}, {"max-total-tokens", o.MaxTotalTokens, 2},
-		{"max-running-requests", o.MaxRunning, 1}, {"chunked-prefill-size", o.ChunkedPrefill, -1},
-		{"stream-interval", o.StreamInterval, 1}, {"splits", o.Splits, 0}, {"threads", o.Threads, 1},
+		// The largest context has 1 GiB of rotary angles, the largest pool 0.5 GiB of free lists.
+		{"context-length", o.ContextLength, 2, 1 << 22}, {"max-total-tokens", o.MaxTotalTokens, 2, 1 << 26},
+		{"page-size", o.PageSize, 1, 1 << 20}, {"max-running-requests", o.MaxRunning, 1, 1 << 12},
+		{"chunked-prefill-size", o.ChunkedPrefill, -1, 1 << 22}, {"stream-interval", o.StreamInterval, 1, math.MaxInt},
+		{"splits", o.Splits, 0, 1 << 16}, {"threads", o.Threads, 1, 1 << 10},
 	} {
-		if f.value < f.min {
-			return nil, fmt.Errorf("argument --%s: %d is less than %d", f.name, f.value, f.min)
+		if f.value < f.min || f.value > f.max {
+			return nil, fmt.Errorf("argument --%s: %d is not in %d to %d", f.name, f.value, f.min, f.max)
 		}
 	}
 	geometry, err := model.Preset(o.ModelPath)
@@ -114,13 +117,10 @@ func New(o Options, logs io.Writer) (*Server, error) {
 		return nil, err
 	}
 	m := model.New(geometry, o.RandomSeed, o.ContextLength, func(t int32) bool { return !token.Printable(t) })
-	rows := o.ChunkedPrefill
-	if rows <= 0 {
-		rows = o.ContextLength
-	}
 	s := &Server{opt: o, log: log.New(logs, "", 0), start: start}
 	s.sched = &scheduler{
-		pool: pool, pass: model.NewPass(m, o.Threads, rows), prefill: prefill, decode: decode,
+		log:  s.log,
+		pool: pool, pass: model.NewPass(m, o.Threads, min(max(o.ChunkedPrefill, 1), o.ContextLength)), prefill: prefill, decode: decode,
 		vocab: geometry.Vocab, chunk: max(o.ChunkedPrefill, 0), running: o.MaxRunning, wake: make(chan struct{}, 1),
 	}
 	if !o.DisableRadixCache {

@@ -101,16 +101,15 @@ type result struct {
 	Text      string  `json:"text"`
 	OutputIDs []int32 `json:"output_ids"`
 	Meta      struct {
-		ID           string  `json:"id"`
-		Finish       object  `json:"finish_reason"`
-		Prompt       int     `json:"prompt_tokens"`
-		Completion   int     `json:"completion_tokens"`
-		Cached       int     `json:"cached_tokens"`
-		Retractions  int     `json:"num_retractions"`
-		E2E          float64 `json:"e2e_latency"`
-		Logprobs     [][]any `json:"output_token_logprobs"`
-		TopLogprobs  [][]any `json:"output_top_logprobs"`
-		WeightsAsked string  `json:"weight_version"`
+		ID          string  `json:"id"`
+		Finish      object  `json:"finish_reason"`
+		Prompt      int     `json:"prompt_tokens"`
+		Completion  int     `json:"completion_tokens"`
+		Cached      int     `json:"cached_tokens"`
+		Retractions int     `json:"num_retractions"`
+		E2E         float64 `json:"e2e_latency"`
+		Logprobs    [][]any `json:"output_token_logprobs"`
+		TopLogprobs [][]any `json:"output_top_logprobs"`
 	} `json:"meta_info"`
 }
 

@@ -110,7 +110,7 @@ func TestEveryTokenCounts(t *testing.T) {
 				whole := step()
 				least := math.Inf(1)
 				elems := m.Shape.RowElems()
-				for at := 0; at < n; at += 31 {
+				for at := 0; at < n; at += n / 16 {
 					saved := make([]float32, 0, elems*m.Layers)
 					for _, pages := range kv.Pages {
 						row := pages[table[at/16]][at%16*elems:][:elems]
@@ -127,7 +127,7 @@ func TestEveryTokenCounts(t *testing.T) {
 					}
 				}
 				t.Logf("least movement by a zeroed row: %.1e", least)
-				for _, at := range []int{0, 1, n / 4, n / 2, n - 2, n - 1} {
+				for _, at := range []int{0, n / 2, n - 1} {
 					changed := slices.Clone(prompt)
 					changed[at] = (changed[at] + 1) % 511
 					if d := apart(want, prefill(t, p, changed, kv, table, n)); d < moved {
