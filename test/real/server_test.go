@@ -33,7 +33,7 @@ import (
 // with; docs/engines-llamacpp.md gives the reason for each.
 var benchFlags = []string{
 	"--ctx-size", "8192", "--parallel", "1", "--threads", "1", "--flash-attn", "on",
-	"--fit", "off", "--cache-ram", "0", "--no-ui", "--metrics", "--slot-save-path", ".",
+	"--fit", "off", "--cache-ram", "0", "--no-ui", "--verbosity", "4", "--metrics", "--slot-save-path", ".",
 }
 
 func binary(t *testing.T) string {
