@@ -251,6 +251,19 @@ func TestEraseWaitsForTheRunningRequest(t *testing.T) {
 	}
 }
 
+// Two oddities that an adapter has to know.
+func TestOddities(t *testing.T) {
+	s := bench(t)
+	if final, _ := s.complete(prompt(10, 0), 0, nil); final.Predicted != 1 {
+		t.Errorf("n_predict 0 gives %d tokens, not 1", final.Predicted)
+	}
+	a := s.mustDo("POST", "/slots/9?action=erase", nil)
+	after, _ := s.complete(prompt(10, 0), 1, nil)
+	if a.status != http.StatusOK || after.Timings.CacheN != 0 {
+		t.Errorf("erasing slot 9 of 1: %d %s, then %d cached tokens; it used to erase slot 0", a.status, a.body, after.Timings.CacheN)
+	}
+}
+
 func TestContextLimit(t *testing.T) {
 	s := bench(t)
 	for _, stream := range []bool{false, true} {
