@@ -48,8 +48,9 @@ func (c *checker) check(s *shape, n *node, path string) *node {
 	switch {
 	case n.kind == text && s.number:
 		var info literal.NumInfo
-		if literal.ParseNum(n.text, &info) == nil {
-			d.Suggest = n.text
+		digits := strings.TrimLeft(n.text, "0")
+		if literal.ParseNum(digits, &info) == nil {
+			d.Suggest = digits
 			if c.data {
 				d.Rule += "; numbers have no quotes, and YAML and JSON know no K or Ki"
 				d.Suggest = info.String()
@@ -93,6 +94,7 @@ func (c *checker) object(s *shape, n *node, path string) *node {
 		case s.elem != nil:
 			out.set(k, c.check(s.elem, v, join(path, k)))
 		default:
+			out.partial = true
 			d := diag.Diagnostic{Pos: v.key, Path: join(path, k), Rule: "unknown field"}
 			d.Suggest = near(k, s.names)
 			if d.Suggest != "" {

@@ -73,6 +73,9 @@ func evaluation(err error) diag.List {
 func describe(e errors.Error) diag.Diagnostic {
 	format, args := e.Msg()
 	d := diag.Diagnostic{Path: dataPath(e.Path()), Rule: oneLine(fmt.Sprintf(format, args...))}
+	if d.Rule == "" {
+		d.Rule = oneLine(e.Error())
+	}
 	// YAML errors carry "name:line: " in their text and no position.
 	seen := map[diag.Pos]bool{}
 	for _, p := range append([]token.Pos{e.Position()}, e.InputPositions()...) {
@@ -235,19 +238,33 @@ func noExperiment(v cue.Value, src *source) diag.Diagnostic {
 	return d
 }
 
-// blank replaces identifiers at reported places by "anything".
+// blank replaces references at reported places by "anything".
 func (e *evaluator) blank(files []*ast.File) {
 	for _, f := range files {
 		astutil.Apply(f, func(c astutil.Cursor) bool {
-			if id, ok := c.Node().(*ast.Ident); ok && e.silent[place(id.Pos())] {
-				top := ast.NewIdent("_")
-				ast.SetPos(top, id.Pos())
-				c.Replace(top)
-				return false
+			x, ok := c.Node().(ast.Expr)
+			if !ok || !e.silent[place(x.Pos())] || !isReference(x) {
+				return true
 			}
-			return true
+			top := ast.NewIdent("_")
+			ast.SetPos(top, x.Pos())
+			c.Replace(top)
+			return false
 		}, nil)
 	}
+}
+
+// isReference tells whether x is a name, or a selection from one.
+func isReference(x ast.Expr) bool {
+	switch x := x.(type) {
+	case *ast.Ident:
+		return true
+	case *ast.SelectorExpr:
+		return isReference(x.X)
+	case *ast.IndexExpr:
+		return isReference(x.X)
+	}
+	return false
 }
 
 // keyPlace is where a field's name stands.
@@ -307,11 +324,11 @@ func (e *evaluator) node(v cue.Value, path []string, up diag.Pos) *node {
 		return e.object(n, v, path)
 	default:
 		// A struct or list in which something is wrong has no kind.
-		if it, err := v.Fields(); err == nil && it.Next() {
-			return e.object(n, v, path)
-		}
 		if v.LookupPath(cue.MakePath(cue.Index(0))).Exists() {
 			return e.list(n, v, path)
+		}
+		if it, err := v.Fields(); err == nil && it.Next() {
+			return e.object(n, v, path)
 		}
 	}
 	if lit, ok := expr.(*ast.BasicLit); ok {
@@ -319,7 +336,8 @@ func (e *evaluator) node(v cue.Value, path []string, up diag.Pos) *node {
 		if n.kind == number && json.Valid([]byte(lit.Value)) {
 			n.text = lit.Value
 		}
-		if n.kind == number && e.src.data != "" && leadingZero(e.src.content, lit.Pos()) {
+		if zero := leadingZero(e.src.content, lit.Pos()); n.kind == number && zero != "" {
+			n.src = zero
 			e.report(n, path, "a number that begins with 0 means different things to different readers; leave the 0 away, or quote it if it is a name")
 			n.kind = bad
 			return n
@@ -402,13 +420,21 @@ func (e *evaluator) object(n *node, v cue.Value, path []string) *node {
 	return n
 }
 
-// leadingZero tells whether the literal at p begins with a zero and goes on
-// with digits.
-func leadingZero(content []byte, p token.Pos) bool {
-	if o := p.Offset(); p.IsValid() && o >= 0 && o+1 < len(content) {
-		return content[o] == '0' && content[o+1] >= '0' && content[o+1] <= '9'
+// leadingZero is the number at p as a data file has it, if it begins with a zero
+// and goes on with digits; otherwise "".
+func leadingZero(content []byte, p token.Pos) string {
+	o := p.Offset()
+	if !p.IsValid() || o < 0 || o >= len(content) || content[o] != '0' {
+		return ""
 	}
-	return false
+	end := o
+	for end < len(content) && content[end] >= '0' && content[end] <= '9' {
+		end++
+	}
+	if end-o < 2 {
+		return ""
+	}
+	return string(content[o:end])
 }
 
 // fromJSON is a JSON value as a node without a place.

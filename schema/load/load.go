@@ -83,7 +83,7 @@ func Load(arg string, opt Options) (*Loaded, diag.List) {
 	s.index("", c.where)
 	if root.kind != object {
 		if root.kind != bad {
-			c.check(s, root, "")
+			c.check(s, root, "experiment")
 		}
 		return nil, tidy(c.ds, root.pos)
 	}

@@ -179,6 +179,8 @@ func (r *resolver) finish(name string, m, variant, server *node, serverName stri
 		}
 		if sum, ok := r.hashFiles(f.items, paths); ok {
 			r.hashes[name] = sum
+		} else {
+			r.unsound[name] = true
 		}
 	}
 	r.merged.set(name, m)
@@ -240,11 +242,13 @@ func (r *resolver) bareServers() *node {
 // own fields.
 func (r *resolver) cells() []*node {
 	var out []*node
-	common := r.matrix(r.root.get("matrix"), "matrix")
+	common, commonOK := r.matrix(r.root.get("matrix"), "matrix")
 	for i, name := range r.merged.keys {
 		v := r.merged.items[i]
+		own, ownOK := r.matrix(v.get("matrix"), join(join("variants", name), "matrix"))
+		r.unsound[name] = r.unsound[name] || !commonOK || !ownOK
 		axes := newObject()
-		for _, m := range []*node{common, r.matrix(v.get("matrix"), join(join("variants", name), "matrix"))} {
+		for _, m := range []*node{common, own} {
 			for j, k := range m.keys {
 				axes.set(k, m.items[j])
 			}
@@ -305,25 +309,28 @@ func cellText(n *node) string {
 	return string(n.appendJSON(nil))
 }
 
-// matrix checks one matrix and returns its usable axes.
-func (r *resolver) matrix(n *node, path string) *node {
-	out := newObject()
+// matrix checks one matrix and returns its usable axes, and whether that is all.
+func (r *resolver) matrix(n *node, path string) (*node, bool) {
+	out, sound := newObject(), true
 	if !n.is(object) {
-		return out
+		return out, n == nil
 	}
 	typed := r.shape.fields["servers"].elem.fields
 	for i, k := range n.keys {
 		v, p := n.items[i], join(path, k)
 		if !v.is(list) {
+			sound = false
 			continue
 		}
 		if _, ok := typed[k]; ok {
 			d := r.errorf(v, p, "a matrix varies args; %s is a field of its own, so declare a variant for each value", k)
 			d.Pos = v.key
+			sound = false
 			continue
 		}
 		if len(v.items) == 0 {
 			r.errorf(v, p, "is an empty list and would leave no variant")
+			sound = false
 			continue
 		}
 		ok := true
@@ -342,8 +349,9 @@ func (r *resolver) matrix(n *node, path string) *node {
 		if ok {
 			out.set(k, v)
 		}
+		sound = sound && ok
 	}
-	return out
+	return out, sound
 }
 
 // variantDoc is schema.Variant as JSON.

@@ -40,6 +40,7 @@ type node struct {
 	items []*node  // list: elements; object: the fields' values
 
 	hiddenKeys []hiddenKey // object: hidden fields, which are not data
+	partial    bool        // object: unknown fields were reported and left out
 }
 
 type hiddenKey struct {
@@ -116,6 +117,19 @@ func (n *node) with(name string, v *node) *node {
 	c := n.copy()
 	c.set(name, v)
 	return c
+}
+
+// sound tells whether nothing below n is bad.
+func (n *node) sound() bool {
+	if n.kind == bad || n.partial {
+		return false
+	}
+	for _, e := range n.items {
+		if !e.sound() {
+			return false
+		}
+	}
+	return true
 }
 
 // is tells whether n is there and has that kind.

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -28,12 +29,13 @@ type resolver struct {
 	dir   string
 	site  *site
 
-	root     *node // the checked spec
-	merged   *node // variants over their servers, before matrices
-	hashes   map[string]string
-	placed   *node // the spec with variants as they are run; for places
-	doc      *node // schema.Experiment as JSON
-	language *node // the spec with every default
+	root     *node             // the checked spec
+	merged   *node             // variants over their servers, before matrices
+	hashes   map[string]string // of files, by declared variant
+	unsound  map[string]bool   // declared variants with a faulty matrix or files
+	placed   *node             // the spec with variants as they are run; for places
+	doc      *node             // schema.Experiment as JSON
+	language *node             // the spec with every default
 	swept    []*node
 
 	unknownTarget *diag.Diagnostic
@@ -49,7 +51,7 @@ func (r *resolver) errorf(n *node, path, format string, args ...any) *diag.Diagn
 }
 
 func (r *resolver) resolve(root *node, name string) {
-	r.root, r.hashes = root, map[string]string{}
+	r.root, r.hashes, r.unsound = root, map[string]string{}, map[string]bool{}
 	lang, doc := root.copy(), root.copy()
 	doc.set("name", newText(name))
 	if root.get("title") == nil {
@@ -203,6 +205,9 @@ func (r *resolver) oneOf(n *node, path string, names []string) *node {
 	case 1:
 		return one
 	case 0:
+		if n.partial {
+			return nil // the unknown field was reported
+		}
 		r.errorf(n, path, "must say one of %s", strings.Join(names, ", "))
 	default:
 		d := r.errorf(n, path, "says %s; only one can hold", strings.Join(have, " and "))
@@ -389,7 +394,7 @@ func (r *resolver) sweep(n *node, names map[string]bool) *node {
 				continue
 			}
 			path := index("sweep.exclude", i)
-			if len(e.keys) == 0 {
+			if len(e.keys) == 0 && !e.partial {
 				r.errorf(e, path, "is empty and would exclude every point; say variant, context or concurrency")
 			}
 			o := newObject()
@@ -432,7 +437,7 @@ func (r *resolver) rangeDoc(n *node, path string) *node {
 		if lo, hi := n.get("min"), n.get("max"); lo.is(number) && hi.is(number) && lo.int() > hi.int() {
 			d := r.errorf(hi, join(path, "max"), "is below min, which is %s", lo.text)
 			d.Value, d.Also = hi.shown(), []diag.Pos{lo.pos}
-		} else if len(n.keys) == 0 {
+		} else if len(n.keys) == 0 && !n.partial {
 			r.errorf(n, path, "must say min, max or both")
 		}
 	}
@@ -544,6 +549,9 @@ func (r *resolver) twins(x *schema.Experiment) {
 	seen := map[string]string{}
 	for _, v := range x.Variants {
 		name := v.Name
+		if declared := cmp.Or(v.Base, name); r.unsound[declared] || !r.merged.get(declared).sound() {
+			continue
+		}
 		v.Name, v.Base, v.Server, v.Host, v.Port, v.Cell, v.ReadyTimeout = "", "", "", "", 0, nil, 0
 		b, err := schema.CanonicalJSON(v)
 		if err != nil {

@@ -179,11 +179,20 @@ func (s *shape) addNumber(v cue.Value) {
 		for _, a := range args {
 			s.addNumber(a)
 		}
+	case cue.OrOp:
+		for _, a := range args {
+			if !a.IsConcrete() {
+				s.addNumber(a)
+			}
+		}
 	case cue.SelectorOp:
 		s.addNumber(v.Eval())
 	case cue.CallOp: // math.MultipleOf(1)
 		s.integer = true
 	case cue.GreaterThanOp, cue.GreaterThanEqualOp, cue.LessThanOp, cue.LessThanEqualOp:
+		if ref, _ := args[0].Expr(); ref != cue.NoOp {
+			return // a bound by another field, which resolve checks
+		}
 		b, err := args[0].MarshalJSON()
 		if err != nil {
 			panic(err)

@@ -147,7 +147,7 @@ func openFolder(dir string) (*source, diag.List) {
 			}
 		}
 	}
-	switch names := sorted(packages); {
+	switch names := sortedKeys(packages); {
 	case len(names) == 1:
 		s.pkg, s.args = names[0], []string{"."}
 		return s, broken[s.pkg]
@@ -264,6 +264,8 @@ func (s *source) dataInstance() (*build.Instance, diag.List) {
 			} else {
 				f.Decls = []ast.Decl{&ast.EmbedDecl{Expr: x}}
 			}
+		} else if d, ok := jsonError(s.data, s.content); ok {
+			return nil, diag.List{d}
 		}
 	} else {
 		f, err = yaml.Extract(s.data, s.content)
@@ -279,6 +281,19 @@ func (s *source) dataInstance() (*build.Instance, diag.List) {
 		return nil, evaluation(err)
 	}
 	return inst, nil
+}
+
+// jsonError says where JSON text stops being JSON.
+func jsonError(path string, content []byte) (diag.Diagnostic, bool) {
+	var v any
+	var se *json.SyntaxError
+	if !errors.As(json.Unmarshal(content, &v), &se) {
+		return diag.Diagnostic{}, false
+	}
+	before := content[:min(max(int(se.Offset)-1, 0), len(content))]
+	line := bytes.Count(before, []byte("\n")) + 1
+	column := len(before) - bytes.LastIndexByte(before, '\n')
+	return diag.Diagnostic{Pos: diag.Pos{File: shortPath(path), Line: line, Column: column}, Rule: se.Error()}, true
 }
 
 // offline is the environment in which no import reaches for a network.
@@ -481,8 +496,6 @@ func failure(what string, err error) diag.List {
 func globQuote(dir string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(dir)
 }
-
-func sorted(set map[string]bool) []string { return sortedKeys(set) }
 
 func sortedKeys[V any](m map[string]V) []string {
 	out := make([]string, 0, len(m))
