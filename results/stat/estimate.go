@@ -101,8 +101,9 @@ func Estimate(pairs []Pair, rule schema.Repeats, s0 *float64) Point {
 }
 
 // split separates the valid pairs from all that were not interrupted.
-func split(pairs []Pair) (valid, finished []Pair) {
-	for _, p := range pairs {
+func split(pairs []Pair) (valid, finished []*Pair) {
+	for i := range pairs {
+		p := &pairs[i]
 		if p.Interrupted() {
 			continue
 		}
@@ -114,7 +115,7 @@ func split(pairs []Pair) (valid, finished []Pair) {
 	return valid, finished
 }
 
-func (pt *Point) decide(v Values, finished []Pair, rule schema.Repeats, s0 *float64) {
+func (pt *Point) decide(v Values, finished []*Pair, rule schema.Repeats, s0 *float64) {
 	unresolved := func(c Code, format string, args ...any) {
 		pt.Status, pt.Reason, pt.Detail = Unresolved, c, fmt.Sprintf(format, args...)
 	}
@@ -160,7 +161,7 @@ func commonest(reasons map[Code]int) Code {
 }
 
 // detailOf is the first detail of a reason by repeat, as an example.
-func detailOf(pairs []Pair, c Code) string {
+func detailOf(pairs []*Pair, c Code) string {
 	detail, at := "", math.MaxInt
 	for _, p := range pairs {
 		for _, f := range p.Reasons {
@@ -172,8 +173,8 @@ func detailOf(pairs []Pair, c Code) string {
 	return detail
 }
 
-func lives(pairs []Pair) map[string][]Pair {
-	m := map[string][]Pair{}
+func lives(pairs []*Pair) map[string][]*Pair {
+	m := map[string][]*Pair{}
 	for _, p := range pairs {
 		m[p.DeploymentID] = append(m[p.DeploymentID], p)
 	}
@@ -182,8 +183,8 @@ func lives(pairs []Pair) map[string][]Pair {
 
 // figure summarises one quantity of pairs, over deployment means where the rule
 // says so.
-func figure(pairs []Pair, rule schema.Repeats, get func(Pair) *float64) Figure {
-	collect := func(ps []Pair) (xs []float64) {
+func figure(pairs []*Pair, rule schema.Repeats, get func(*Pair) *float64) Figure {
+	collect := func(ps []*Pair) (xs []float64) {
 		for _, p := range ps {
 			if x := get(p); x != nil {
 				xs = append(xs, *x)
@@ -203,22 +204,22 @@ func figure(pairs []Pair, rule schema.Repeats, get func(Pair) *float64) Figure {
 	return newFigure(means)
 }
 
-func values(pairs []Pair, rule schema.Repeats) Values {
-	fig := func(get func(Pair) *float64) Figure { return figure(pairs, rule, get) }
-	mean := func(get func(Pair) *float64) *float64 { return fig(get).Mean }
+func values(pairs []*Pair, rule schema.Repeats) Values {
+	fig := func(get func(*Pair) *float64) Figure { return figure(pairs, rule, get) }
+	mean := func(get func(*Pair) *float64) *float64 { return fig(get).Mean }
 	v := Values{
-		SPerTok:         fig(func(p Pair) *float64 { return p.SPerTok }),
-		SPerStep:        fig(func(p Pair) *float64 { return p.SPerStep }),
-		SPerTokServer:   fig(func(p Pair) *float64 { return p.SPerTokServer }),
-		MakespanSPerTok: fig(func(p Pair) *float64 { return p.MakespanSPerTok }),
-		PrefillS:        fig(func(p Pair) *float64 { return p.PrefillS }),
-		TTFTS:           fig(func(p Pair) *float64 { return p.TTFTS }),
-		TPOTS:           fig(func(p Pair) *float64 { return p.TPOTS }),
-		ITLS:            fig(func(p Pair) *float64 { return p.ITLS }),
-		AcceptLength:    fig(func(p Pair) *float64 { return p.AcceptLength }),
-		PromptTokens:    mean(func(p Pair) *float64 { return positive(p.A.PromptTokens) }),
-		TokensA:         mean(func(p Pair) *float64 { return p.A.Tokens }),
-		TokensB:         mean(func(p Pair) *float64 { return p.B.Tokens }),
+		SPerTok:         fig(func(p *Pair) *float64 { return p.SPerTok }),
+		SPerStep:        fig(func(p *Pair) *float64 { return p.SPerStep }),
+		SPerTokServer:   fig(func(p *Pair) *float64 { return p.SPerTokServer }),
+		MakespanSPerTok: fig(func(p *Pair) *float64 { return p.MakespanSPerTok }),
+		PrefillS:        fig(func(p *Pair) *float64 { return p.PrefillS }),
+		TTFTS:           fig(func(p *Pair) *float64 { return p.TTFTS }),
+		TPOTS:           fig(func(p *Pair) *float64 { return p.TPOTS }),
+		ITLS:            fig(func(p *Pair) *float64 { return p.ITLS }),
+		AcceptLength:    fig(func(p *Pair) *float64 { return p.AcceptLength }),
+		PromptTokens:    mean(func(p *Pair) *float64 { return positive(p.A.PromptTokens) }),
+		TokensA:         mean(func(p *Pair) *float64 { return p.A.Tokens }),
+		TokensB:         mean(func(p *Pair) *float64 { return p.B.Tokens }),
 	}
 	v.DecodeTokS = v.SPerTok.rate(1)
 	if len(pairs) > 0 {
@@ -229,7 +230,7 @@ func values(pairs []Pair, rule schema.Repeats) Values {
 		}
 	}
 	// From times, so that the interval is the inverse of a time's.
-	v.DecodeStreamTokS = fig(func(p Pair) *float64 { return perSecond(1, p.DecodeStreamTokS) }).rate(1)
+	v.DecodeStreamTokS = fig(func(p *Pair) *float64 { return perSecond(1, p.DecodeStreamTokS) }).rate(1)
 	return v
 }
 
@@ -240,7 +241,7 @@ const doubtLevel = 0.01
 // minTrend is the number of pairs from which a trend can be told from noise.
 const minTrend = 6
 
-func (pt *Point) collectDoubts(v Values, valid []Pair) {
+func (pt *Point) collectDoubts(v Values, valid []*Pair) {
 	doubt := func(c Code, format string, args ...any) {
 		pt.Doubts = append(pt.Doubts, Finding{c, fmt.Sprintf(format, args...)})
 	}
@@ -263,6 +264,9 @@ func (pt *Point) collectDoubts(v Values, valid []Pair) {
 	if v.SPerTok.Disagree && pt.Status == OK {
 		doubt(MedianDisagrees, "mean %.4g and median %.4g s per token", *v.SPerTok.Mean, *v.SPerTok.Median)
 	}
+	if pt.Deployments == 1 {
+		doubt(OneServerLife, "all %d pairs ran in one life of the server", len(valid))
+	}
 	var codes []Code
 	number, example := map[Code]int{}, map[Code]string{}
 	for _, p := range valid {
@@ -282,7 +286,7 @@ func (pt *Point) collectDoubts(v Values, valid []Pair) {
 	}
 }
 
-func slopes(pairs []Pair) (xs []float64) {
+func slopes(pairs []*Pair) (xs []float64) {
 	for _, p := range pairs {
 		xs = append(xs, *p.SPerTok)
 	}
@@ -326,9 +330,9 @@ func significant(d, se, df float64) bool {
 
 // trend is the slope of s_per_tok over the number of the repeat, by least
 // squares, and whether it differs from zero.
-func trend(pairs []Pair) (perRepeat float64, found bool) {
+func trend(pairs []*Pair) (perRepeat float64, found bool) {
 	pairs = slices.Clone(pairs)
-	slices.SortStableFunc(pairs, func(p, q Pair) int {
+	slices.SortStableFunc(pairs, func(p, q *Pair) int {
 		return cmp.Or(cmp.Compare(p.Repeat, q.Repeat), cmp.Compare(p.Attempt, q.Attempt), cmp.Compare(*p.SPerTok, *q.SPerTok))
 	})
 	n := float64(len(pairs))

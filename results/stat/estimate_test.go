@@ -171,10 +171,10 @@ func TestDoubtsOfAPoint(t *testing.T) {
 		pairs []Pair
 		want  string
 	}{
-		{"quiet", vary(func(int) float64 { return 0.02 }), ""},
-		{"C-05 the first request pays", vary(func(i int) float64 { return []float64{-0.01125, 0.05125}[i%2] }), "order_effect negative_slope"},
-		{"C-56 one percent slower a repeat", vary(func(i int) float64 { return 0.02 * (1 + 0.01*float64(i)) }), "trend"},
-		{"one outlier of twelve", pairsOf(0.02, 0.0201, 0.02, 0.0201, 0.02, 0.0201, 0.02, 0.0201, 0.02, 0.0201, 0.02, 0.03), "median_disagrees"},
+		{"quiet", vary(func(int) float64 { return 0.02 }), "one_server_life"},
+		{"C-05 the first request pays", vary(func(i int) float64 { return []float64{-0.01125, 0.05125}[i%2] }), "order_effect one_server_life negative_slope"},
+		{"C-56 one percent slower a repeat", vary(func(i int) float64 { return 0.02 * (1 + 0.01*float64(i)) }), "trend one_server_life"},
+		{"one outlier of twelve", pairsOf(0.02, 0.0201, 0.02, 0.0201, 0.02, 0.0201, 0.02, 0.0201, 0.02, 0.0201, 0.02, 0.03), "median_disagrees one_server_life"},
 	} {
 		if got := codes(Estimate(c.pairs, rule, ptr(0.02)).Doubts); got != c.want {
 			t.Errorf("%s: doubts %q, want %q", c.name, got, c.want)

@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 
-	"gonum.org/v1/gonum/mat"
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
@@ -276,6 +275,7 @@ func knee(ps []FitPoint, x, y, w []float64, l line) *Knee {
 		return nil
 	}
 	best, bestRSS, tried := Knee{}, math.Inf(1), 0
+	bent := make([]float64, k)
 	for i := minSegment - 1; i+minSegment < k; i++ {
 		if x[i] == x[i+1] {
 			continue
@@ -283,10 +283,10 @@ func knee(ps []FitPoint, x, y, w []float64, l line) *Knee {
 		tried++
 		for g := range kneeGrid + 1 {
 			at := x[i] + (x[i+1]-x[i])*float64(g)/kneeGrid
-			below, change, rss, ok := hinge(x, y, w, at)
+			c, db, rss, ok := hinge(x, y, w, bent, at, l)
 			if ok && rss < bestRSS {
 				bestRSS = rss
-				best = Knee{Depth: at, After: ps[i].Context, Before: ps[i+1].Context, SlopeBelow: below, SlopeAbove: below + change}
+				best = Knee{Depth: at, After: ps[i].Context, Before: ps[i+1].Context, SlopeBelow: l.b + db, SlopeAbove: l.b + db + c}
 			}
 		}
 	}
@@ -310,23 +310,24 @@ func knee(ps []FitPoint, x, y, w []float64, l line) *Knee {
 	return &best
 }
 
-// hinge fits y = a + b·x + c·max(0, x − at) by weighted least squares, in
-// units of the largest x so that the columns have like size.
-func hinge(x, y, w []float64, at float64) (b, c, rss float64, ok bool) {
-	unit := x[len(x)-1]
-	design, rhs := mat.NewDense(len(x), 3, nil), mat.NewVecDense(len(x), nil)
+// hinge adds c·max(0, x − at) to a fitted line. By the Frisch–Waugh theorem c
+// is the regression of the line's residuals on what the line leaves of the
+// hinge. It returns c, by how much b changes, and the residual sum of squares.
+func hinge(x, y, w, bent []float64, at float64, l line) (c, db, rss float64, ok bool) {
 	for i := range x {
-		r := math.Sqrt(w[i])
-		design.SetRow(i, []float64{r, r * x[i] / unit, r * max(0, x[i]-at) / unit})
-		rhs.SetVec(i, r*y[i])
+		bent[i] = max(0, x[i]-at)
 	}
-	var coef, fitted mat.VecDense
-	if coef.SolveVec(design, rhs) != nil {
+	h := fitWeighted(x, bent, w)
+	var shr, all float64
+	for i := range x {
+		shr += w[i] * (bent[i] - h.at(x[i])) * (y[i] - l.at(x[i]))
+		all += w[i] * bent[i] * bent[i]
+	}
+	if h.rss <= 1e-12*all { // the hinge is a line itself
 		return 0, 0, 0, false
 	}
-	fitted.MulVec(design, &coef)
-	fitted.SubVec(rhs, &fitted)
-	return coef.AtVec(1) / unit, coef.AtVec(2) / unit, mat.Dot(&fitted, &fitted), true
+	c = shr / h.rss
+	return c, -c * h.b, max(0, l.rss-c*shr), true
 }
 
 // steps lists neighbours whose means differ by more than twice what the line
@@ -376,27 +377,8 @@ func SlopeRatio(f, g Fit) (r Ratio, ok bool) {
 	return fieller(f.Beta.Value, f.Beta.SE, f.DF, g.Beta.Value, g.Beta.SE, g.DF)
 }
 
-// QuotientOf is the ratio x/y of the means of two independent figures, with an
-// interval as SlopeRatio's where both have one.
-func QuotientOf(x, y Figure) (r Ratio, ok bool) {
-	if x.Mean == nil || y.Mean == nil {
-		return Ratio{}, false
-	}
-	if x.Interval == nil || y.Interval == nil || x.SD == nil || y.SD == nil {
-		v := finiteRatio(*x.Mean, *y.Mean)
-		if v == nil {
-			return Ratio{}, false
-		}
-		return Ratio{Value: *v}, true
-	}
-	se := func(f Figure) float64 { return *f.SD / math.Sqrt(float64(f.N)) }
-	return fieller(*x.Mean, se(x), float64(x.N-1), *y.Mean, se(y), float64(y.N-1))
-}
-
-func finiteRatio(x, y float64) *float64 { return finite(x / y) }
-
 func fieller(x, seX, dfX, y, seY, dfY float64) (Ratio, bool) {
-	value := finiteRatio(x, y)
+	value := finite(x / y)
 	if value == nil || dfX <= 0 || dfY <= 0 {
 		return Ratio{}, false
 	}

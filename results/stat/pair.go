@@ -101,7 +101,7 @@ func (p Pair) Interrupted() bool {
 	return p.has(Torn) || p.has(Cancelled)
 }
 
-func (p Pair) has(c Code) bool { return has(p.Reasons, c) }
+func (p *Pair) has(c Code) bool { return has(p.Reasons, c) }
 
 func has(fs []Finding, c Code) bool {
 	return slices.ContainsFunc(fs, func(f Finding) bool { return f.Code == c })

@@ -79,6 +79,9 @@ const (
 	Trend Code = "trend"
 	// MedianDisagrees: the mean and the median contradict each other's interval.
 	MedianDisagrees Code = "median_disagrees"
+	// OneServerLife: every pair ran in the same life of the server, so that the
+	// interval knows nothing of what differs from start to start.
+	OneServerLife Code = "one_server_life"
 )
 
 // Reasons of an unresolved point. An invalid point has its pairs' commonest

@@ -12,6 +12,7 @@ package stat
 import (
 	"math"
 	"slices"
+	"sync"
 
 	"golang.org/x/perf/benchmath"
 	"gonum.org/v1/gonum/stat/distuv"
@@ -70,8 +71,35 @@ const minMedianInterval = 6
 // (mean ± t·s/√n), the median's is the sign test's, by order statistics
 // (benchmath.AssumeNothing).
 func newFigure(values []float64) Figure {
+	xs := sorted(values)
+	f := meanOnly(xs)
+	if f.Mean == nil {
+		return f
+	}
+	s := benchmath.AssumeNothing.Summary(benchmath.NewSample(xs, &benchmath.DefaultThresholds), Level)
+	f.Median = finite(s.Center)
+	if f.N < minMedianInterval {
+		return f
+	}
+	f.MedianInterval = newInterval(s.Lo, s.Hi)
+	// A hair's breadth of slack keeps rounding from splitting equal values.
+	slack := 1e-12 * math.Abs(*f.Mean)
+	outside := func(x float64, i *Interval) bool {
+		return i != nil && (x < i.Lo-slack || x > i.Hi+slack)
+	}
+	f.Disagree = outside(*f.Mean, f.MedianInterval) || outside(s.Center, f.Interval)
+	return f
+}
+
+// sorted is a sorted copy, so that sums do not depend on the order given.
+func sorted(values []float64) []float64 {
 	xs := slices.Clone(values)
-	slices.Sort(xs) // so that sums do not depend on the order given
+	slices.Sort(xs)
+	return xs
+}
+
+// meanOnly is the figure of sorted values without its median.
+func meanOnly(xs []float64) Figure {
 	f := Figure{N: len(xs)}
 	if f.N == 0 {
 		return f
@@ -85,17 +113,6 @@ func newFigure(values []float64) Figure {
 		half := quantileT(float64(f.N-1)) * sd / math.Sqrt(float64(f.N))
 		f.Interval = newInterval(mean-half, mean+half)
 	}
-	s := benchmath.AssumeNothing.Summary(benchmath.NewSample(xs, &benchmath.DefaultThresholds), Level)
-	f.Median = finite(s.Center)
-	if f.N >= minMedianInterval {
-		f.MedianInterval = newInterval(s.Lo, s.Hi)
-	}
-	// A hair's breadth of slack keeps rounding from splitting equal values.
-	slack := 1e-12 * math.Abs(mean)
-	outside := func(x float64, i *Interval) bool {
-		return i != nil && (x < i.Lo-slack || x > i.Hi+slack)
-	}
-	f.Disagree = f.N >= minMedianInterval && (outside(mean, f.MedianInterval) || outside(s.Center, f.Interval))
 	return f
 }
 
@@ -151,8 +168,24 @@ func moments(xs []float64) (mean, sd float64) {
 // quantileT is the factor of a two-sided interval at Level under Student's t
 // with df degrees of freedom.
 func quantileT(df float64) float64 {
+	if t := smallT(); df >= 1 && df < float64(len(t)) && df == math.Trunc(df) {
+		return t[int(df)]
+	}
+	return inverseT(df)
+}
+
+func inverseT(df float64) float64 {
 	return distuv.StudentsT{Mu: 0, Sigma: 1, Nu: df}.Quantile(0.5 + Level/2)
 }
+
+// smallT holds the factors for few degrees of freedom, which the stopping rule
+// asks for after every pair.
+var smallT = sync.OnceValue(func() (t [64]float64) {
+	for df := 1; df < len(t); df++ {
+		t[df] = inverseT(float64(df))
+	}
+	return t
+})
 
 func finite(x float64) *float64 {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
