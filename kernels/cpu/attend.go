@@ -109,7 +109,11 @@ func (prefillTiled) Name() string { return "prefill_tiled" }
 // prefillRows is the number of query rows (queries × heads of a group) in a
 // tile: enough to pay for transposing a tile of keys, few enough for their
 // sums to stay in the second-level cache.
-const prefillRows = 256
+// No fewer than prefillRowsMin are taken to make more tiles for more threads.
+const (
+	prefillRows    = 256
+	prefillRowsMin = 64
+)
 
 // Attend takes no notice of Splits: every query tile goes over its whole KV
 // range.
@@ -122,7 +126,7 @@ func (prefillTiled) Attend(ctx context.Context, out kernels.Output, q kernels.Qu
 	n := threads(o)
 	queries := max(1, prefillRows/j.heads)
 	if n > 1 { // enough tiles that the threads end at about the same time
-		queries = min(queries, max(8, (q.QLen*j.groups+4*n-1)/(4*n)))
+		queries = min(queries, max(1, prefillRowsMin/j.heads, q.QLen*j.groups/(4*n)))
 	}
 	tiles := (q.QLen + queries - 1) / queries
 	var visited atomic.Int64
@@ -164,6 +168,11 @@ type job struct {
 	rows   int // query rows of a group: qLen × heads
 	tile   int // tokens in a tile
 
+	// transposed says that scores are computed from transposed tiles of keys.
+	// It rounds differently, so it is a matter of the launch, not of the block:
+	// how work is divided among threads changes no bit of the result.
+	transposed bool
+
 	q        []float32 // scaled query rows, ldq apart
 	ldq, lda int       // stride of query rows and of sums
 }
@@ -184,6 +193,7 @@ func newJob(ctx context.Context, out kernels.Output, q kernels.Query, kv *kernel
 	if s.Latent {
 		perToken = s.KDim
 	}
+	j.transposed = j.rows >= transposeRows && s.KDim <= transposeDim
 	j.tile = min(tileMax, max(tileMin, roundUp(tileElems/perToken, tokenStep)))
 	j.q = grow(j.q, s.Heads*q.QLen*j.ldq)
 	// Scores in units of log 2 make the softmax a matter of powers of two.
@@ -222,8 +232,8 @@ const (
 	// held at once.
 	rowBlock = 64
 
-	// transposeRows is the number of query rows from which it pays to
-	// transpose a tile of keys, which saves the horizontal sum at the end of
+	// transposeRows is the number of query rows of a group from which it pays
+	// to transpose a tile of keys, which saves the horizontal sum at the end of
 	// every dot product.
 	transposeRows = 32
 	transposeDim  = 256 // longest key for which that sum matters
@@ -297,14 +307,13 @@ func (j *job) span(w *worker, st state, b block, t0, t1 int) error {
 			if s.Latent {
 				valueAt = 0
 			}
-			transposed := b.r1-first >= transposeRows && s.KDim <= transposeDim
-			if transposed {
+			if j.transposed {
 				w.transpose(keyAt, s.KDim)
 			}
 			for r := first; r < b.r1; r += rowBlock {
 				nq := min(rowBlock, b.r1-r)
 				q := j.q[(g*j.rows+r)*j.ldq:]
-				if transposed {
+				if j.transposed {
 					j.in.accum(w.s, tileMax, nil, q, j.ldq, nq, w.keys, 0, len(w.rows))
 				} else {
 					j.in.scores(w.s, tileMax, q, j.ldq, nq, w.rows, keyAt, s.KDim)

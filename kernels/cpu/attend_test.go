@@ -164,39 +164,47 @@ func TestConcurrentLaunches(t *testing.T) {
 	wg.Wait()
 }
 
-// The result of split_grouped does not depend on threads, and that of any
-// variant not on the page size or placement: tiles are the same.
-func TestSameBitsWhateverTheLayout(t *testing.T) {
-	const ctx, qLen = 333, 2
-	for _, name := range variants {
-		var want []float32
-		for _, pageSize := range []int{1, 16, 64, 512} {
-			for _, placement := range []string{kernels.Identity, kernels.Shuffled} {
-				for _, threads := range []int{1, 3} {
-					out, q, kv := step(mla, ctx, qLen, pageSize)
-					var err error
-					if kv.Table, err = kernels.Place(placement, len(kv.Pages), 9); err != nil {
-						t.Fatal(err)
-					}
-					for i := range q.Q {
-						q.Q[i] = float32(i%13) / 13
-					}
-					for i := range ctx {
-						row, err := kv.Row(i)
-						if err != nil {
-							t.Fatal(err)
+// Tiles of tokens are the same wherever pages lie and however many threads
+// there are.
+func TestSameBitsWhateverTheLayoutAndThreads(t *testing.T) {
+	for _, shape := range []kernels.Shape{mla, gqa, {Heads: 3, KVHeads: 3, KDim: 20, VDim: 20}} {
+		for _, qLen := range []int{2, 150} {
+			const ctx = 333
+			rows := kernels.NewPool(shape, 1, ctx)
+			for i, row := range rows {
+				for c := range row {
+					row[c] = float32((i*31+c*17)%29)/29 - 0.5
+				}
+			}
+			for _, name := range variants {
+				var want []float32
+				for _, pageSize := range []int{1, 16, 64, 512} {
+					for _, placement := range []string{kernels.Identity, kernels.Shuffled} {
+						for _, threads := range []int{1, 3} {
+							out, q, kv := step(shape, ctx, qLen, pageSize)
+							var err error
+							if kv.Table, err = kernels.Place(placement, len(kv.Pages), 9); err != nil {
+								t.Fatal(err)
+							}
+							for i := range q.Q {
+								q.Q[i] = float32(i%13) / 13
+							}
+							for i := range ctx {
+								row, err := kv.Row(i)
+								if err != nil {
+									t.Fatal(err)
+								}
+								copy(row, rows[i])
+							}
+							if _, err := lookup(t, name).Attend(t.Context(), out, q, kv, kernels.Options{Splits: 4, Threads: threads}); err != nil {
+								t.Fatal(err)
+							}
+							if want == nil {
+								want = out.O
+							} else if !slices.Equal(want, out.O) {
+								t.Errorf("%s, %d query rows: page size %d, %s, %d threads: other bits", name, qLen, pageSize, placement, threads)
+							}
 						}
-						for c := range row {
-							row[c] = float32((i*31+c*17)%29)/29 - 0.5
-						}
-					}
-					if _, err := lookup(t, name).Attend(t.Context(), out, q, kv, kernels.Options{Splits: 4, Threads: threads}); err != nil {
-						t.Fatal(err)
-					}
-					if want == nil {
-						want = out.O
-					} else if !slices.Equal(want, out.O) {
-						t.Errorf("%s: page size %d, %s, %d threads: other bits", name, pageSize, placement, threads)
 					}
 				}
 			}
