@@ -26,10 +26,11 @@ import (
 // Agent executes a work order.
 type Agent struct {
 	Order   plan.WorkOrder
-	History *history.History // what earlier stretches recorded; the agent's own events are added to it
-	Journal method.Recorder  // where events go; nil error means "on disk"
+	History *history.History        // what earlier stretches recorded; the agent's own events are added to it
+	Journal method.Recorder         // where events go; nil error means "on disk"
+	After   func(event.Event) error // told of each event once it is on disk and in the history, between requests; may be nil
 
-	Engines map[string]engine.Engine
+	Engine  func(name string) (engine.Engine, bool)
 	Self    string                           // path of the twopoint binary, which embedded servers and supervisors run
 	Version string                           // of twopoint
 	LogPath func(deploymentID string) string // where a server's output goes
@@ -69,6 +70,9 @@ func (a *Agent) Record(e event.Event) error {
 		return err
 	}
 	a.History.Add(e)
+	if a.After != nil {
+		return a.After(e)
+	}
 	return nil
 }
 

@@ -55,8 +55,9 @@ type life struct {
 // server that could not be brought up is a failure to be given to its points;
 // everything of it has then been ended.
 func (a *Agent) launch(ctx context.Context, v plan.Variant) (*life, *event.Failure, error) {
-	l := &life{id: fmt.Sprintf("%s-d%d", a.Order.Order.ID, a.History.Deployments()+1), variant: v, engine: a.Engines[v.Engine], launch: time.Now()}
-	if l.engine == nil {
+	l := &life{id: fmt.Sprintf("%s-d%d", a.Order.Order.ID, a.History.Deployments()+1), variant: v, launch: time.Now()}
+	var ok bool
+	if l.engine, ok = a.Engine(v.Engine); !ok {
 		return nil, nil, fmt.Errorf("engine %q is not one that this build speaks to", v.Engine)
 	}
 	f, err := l.start(ctx, a)
@@ -260,7 +261,7 @@ func (l *life) preparePrompts(ctx context.Context, a *Agent) (err error) {
 		return err
 	}
 	l.prompts, err = prompt.NewText(ctx, spec, a.Prompt, func(ctx context.Context, text string) (int64, error) {
-		s := l.Generate(ctx, prompt.Prompt{Text: text}, 1)
+		s := l.Generate(ctx, method.Request{Prompt: prompt.Prompt{Text: text}, MaxTokens: 1})
 		if s.Error != "" {
 			return 0, fmt.Errorf("%s: %s", s.Error, s.Detail)
 		}
@@ -426,12 +427,13 @@ func (l *life) aftermath(ctx context.Context, s *event.Sample) aftermath {
 }
 
 // Generate implements method.Server: one timed request, streamed.
-func (l *life) Generate(ctx context.Context, p prompt.Prompt, maxTokens int) event.Sample {
+func (l *life) Generate(ctx context.Context, r method.Request) event.Sample {
 	if l.proc != nil {
 		l.mark = l.proc.LogMark()
 	}
 	return l.engine.Generate(ctx, l.client, engine.Request{
-		Model: l.info.Model, IDs: p.IDs, Text: p.Text, MaxTokens: maxTokens, Stream: true, NoReuse: l.variant.Flush != "never", Salt: salt(),
+		Model: l.info.Model, IDs: r.Prompt.IDs, Text: r.Prompt.Text, MaxTokens: r.MaxTokens, Stream: true,
+		NoReuse: l.variant.Flush != "never" && !r.Reuse, Salt: salt(),
 	})
 }
 

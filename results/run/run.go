@@ -98,12 +98,11 @@ func (d Dir) Table(name string) string { return d.Path(name + ".parquet") }
 
 // Plan reads plan.json.
 func (d Dir) Plan() (plan.Plan, error) {
-	f, err := os.Open(d.Path("plan.json"))
+	b, err := os.ReadFile(d.Path("plan.json"))
 	if err != nil {
 		return plan.Plan{}, err
 	}
-	defer f.Close()
-	return plan.Decode(f)
+	return plan.Decode(d.Path("plan.json"), b)
 }
 
 // Events reads all events of the run, order by order.

@@ -17,7 +17,7 @@ import (
 type Server interface {
 	// Generate sends one request over a fresh connection and returns the
 	// sample; a failure stands in its Error.
-	Generate(ctx context.Context, p prompt.Prompt, maxTokens int) event.Sample
+	Generate(ctx context.Context, r Request) event.Sample
 	// Flush empties the prefix cache as the spec asks; nil where it asks for
 	// nothing or the engine cannot.
 	Flush(ctx context.Context) *event.Flush
@@ -25,6 +25,15 @@ type Server interface {
 	WaitIdle(ctx context.Context)
 	// Prompt makes a prompt of length tokens with a fresh nonce.
 	Prompt(length, slot int) (prompt.Prompt, error)
+}
+
+// Request is one request of a method.
+type Request struct {
+	Prompt    prompt.Prompt
+	MaxTokens int
+	// Reuse leaves the engine's prefix cache as it is for this request, where
+	// there is a switch for single requests. Only the cache probe wants that.
+	Reuse bool
 }
 
 // Recorder takes events; nil means that the event is on disk.
@@ -107,7 +116,7 @@ func (p Pair) leg(ctx context.Context, s Server, leg string, second bool, rec Re
 	if err != nil {
 		return event.Sample{}, err
 	}
-	sample := s.Generate(ctx, body, map[string]int{"a": p.A, "b": p.B}[leg])
+	sample := s.Generate(ctx, Request{Prompt: body, MaxTokens: map[string]int{"a": p.A, "b": p.B}[leg]})
 	label(&sample, p.Role)
 	sample.ContextRequested, sample.Flush = p.Point.Context, flush
 	return sample, record(&sample)
@@ -128,7 +137,7 @@ func (p Pair) settle(ctx context.Context, s Server, label func(*event.Sample, st
 		if err != nil {
 			return err
 		}
-		sample := s.Generate(ctx, body, 1)
+		sample := s.Generate(ctx, Request{Prompt: body, MaxTokens: 1})
 		label(&sample, event.RoleSettle)
 		sample.ContextRequested = settleTokens
 		return record(&sample)
@@ -151,7 +160,7 @@ func Probe(ctx context.Context, s Server, deploymentID string, length int, rec R
 			s.WaitIdle(ctx)
 			flush = s.Flush(ctx)
 		}
-		sample := s.Generate(ctx, body, 1)
+		sample := s.Generate(ctx, Request{Prompt: body, MaxTokens: 1, Reuse: true})
 		if ctx.Err() != nil {
 			return out, ctx.Err()
 		}

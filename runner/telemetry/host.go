@@ -14,41 +14,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"twopoint/results/run"
 )
-
-// Environment is what a run keeps of the machine that measured it
-// (environment.json).
-type Environment struct {
-	Hostname    string            `json:"hostname"`
-	OS          string            `json:"os"`
-	Kernel      string            `json:"kernel"`
-	CPU         string            `json:"cpu"`
-	Cores       int               `json:"cpu_cores"`
-	Governor    string            `json:"cpu_governor,omitempty"`
-	THP         string            `json:"transparent_hugepage,omitempty"`
-	MemoryBytes int64             `json:"memory_bytes"`
-	Load1       *float64          `json:"load_1min,omitempty"` // load average when the run began
-	GPUs        []GPU             `json:"gpus"`                // null where nvidia-smi is not there
-	GPUError    string            `json:"gpu_error,omitempty"`
-	Versions    map[string]string `json:"versions"` // of twopoint, Go, the GPU driver
-	At          time.Time         `json:"at"`
-}
-
-// GPU is one device as nvidia-smi reports it.
-type GPU struct {
-	Index       int      `json:"index"`
-	Name        string   `json:"name"`
-	UUID        string   `json:"uuid"`
-	MemoryBytes *int64   `json:"memory_bytes,omitempty"`
-	PowerLimitW *float64 `json:"power_limit_w,omitempty"`
-	MaxSMClock  *float64 `json:"max_sm_clock_mhz,omitempty"`
-	MaxMemClock *float64 `json:"max_mem_clock_mhz,omitempty"`
-}
 
 // Observe reads the machine's facts. It takes at most ten seconds, which only
 // a stuck GPU driver needs.
-func Observe(ctx context.Context, version string) Environment {
-	e := Environment{
+func Observe(ctx context.Context, version string) run.Environment {
+	e := run.Environment{
 		OS: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(), At: time.Now().UTC(),
 		Governor: firstLine("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
 		THP:      chosen(firstLine("/sys/kernel/mm/transparent_hugepage/enabled")),
@@ -68,14 +41,14 @@ func Observe(ctx context.Context, version string) Environment {
 			e.Load1 = &v
 		}
 	}
-	e.gpus(ctx)
+	observeGPUs(ctx, &e)
 	return e
 }
 
 // gpuQuery are nvidia-smi's own field names (nvidia-smi --help-query-gpu).
 const gpuQuery = "index,name,uuid,memory.total,power.limit,clocks.max.sm,clocks.max.mem,driver_version"
 
-func (e *Environment) gpus(ctx context.Context) {
+func observeGPUs(ctx context.Context, e *run.Environment) {
 	path, err := exec.LookPath("nvidia-smi")
 	if err != nil {
 		return
@@ -96,7 +69,7 @@ func (e *Environment) gpus(ctx context.Context) {
 
 // parseGPUs reads the CSV of gpuQuery; lines of another shape are passed over,
 // values such as [N/A] are absent.
-func parseGPUs(text []byte) (gpus []GPU, driver string) {
+func parseGPUs(text []byte) (gpus []run.GPU, driver string) {
 	r := csv.NewReader(bytes.NewReader(text))
 	r.TrimLeadingSpace, r.FieldsPerRecord, r.LazyQuotes = true, -1, true
 	rows, _ := r.ReadAll()
@@ -107,7 +80,7 @@ func parseGPUs(text []byte) (gpus []GPU, driver string) {
 		}
 		return &v
 	}
-	gpus = []GPU{}
+	gpus = []run.GPU{}
 	for _, row := range rows {
 		if len(row) != len(strings.Split(gpuQuery, ",")) {
 			continue
@@ -116,7 +89,7 @@ func parseGPUs(text []byte) (gpus []GPU, driver string) {
 		if err != nil {
 			continue
 		}
-		g := GPU{Index: index, Name: row[1], UUID: row[2], PowerLimitW: number(row[4]), MaxSMClock: number(row[5]), MaxMemClock: number(row[6])}
+		g := run.GPU{Index: index, Name: row[1], UUID: row[2], PowerLimitW: number(row[4]), MaxSMClock: number(row[5]), MaxMemClock: number(row[6])}
 		if mib := number(row[3]); mib != nil {
 			b := int64(*mib) << 20
 			g.MemoryBytes = &b

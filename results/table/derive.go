@@ -1,0 +1,545 @@
+package table
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"twopoint/results/history"
+	"twopoint/results/run"
+	"twopoint/results/stat"
+	"twopoint/schema/plan"
+)
+
+// Derive makes the tables of a run. env may be nil.
+func Derive(runID string, h *history.History, env *run.Environment) *Tables {
+	d := deriver{id: runKey{runID, SchemaVersion}, h: h, model: modelName(h.Plan)}
+	t := &Tables{
+		Deployments: d.deployments(), Samples: d.samples(), Repeats: d.repeats(), Points: d.points(), Settings: d.settings(),
+		meta: map[string]string{"run_id": runID, "spec_hash": h.Plan.SpecHash, "schema_version": strconv.Itoa(SchemaVersion)},
+	}
+	t.Fits = d.fits()
+	t.Runs = []RunRow{d.run(env, t.Points)}
+	t.meta["tool_version"] = t.Runs[0].ToolVersion
+	for _, c := range Columns() {
+		t.Columns = append(t.Columns, ColumnRow{runKey: d.id, Table: c.Table, Column: c.Name, Type: c.Type, Unit: c.Unit, Meaning: c.Meaning})
+	}
+	return t
+}
+
+type deriver struct {
+	id    runKey
+	h     *history.History
+	model string
+
+	variants map[string]plan.Variant
+}
+
+func modelName(p plan.Plan) string {
+	if p.Model == nil {
+		return ""
+	}
+	return p.Model.Name
+}
+
+func (d *deriver) variant(name string) plan.Variant {
+	if d.variants == nil {
+		d.variants = map[string]plan.Variant{}
+		for _, v := range d.h.Plan.Variants {
+			d.variants[v.Name] = v
+		}
+	}
+	return d.variants[name]
+}
+
+// model is what the spec names, or else the variant's own.
+func (d *deriver) modelOf(v plan.Variant) string {
+	for _, name := range []string{d.model, v.ServedName, v.ModelPath} {
+		if name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+func (d *deriver) key(p plan.Point) pointKey {
+	v := d.variant(p.Variant)
+	return pointKey{
+		PointID: p.ID, PointKey: p.Key, Variant: p.Variant, Engine: v.Engine, Model: d.modelOf(v),
+		ContextRequested: count(p.Context), Concurrency: count(p.Concurrency),
+	}
+}
+
+func (d *deriver) run(env *run.Environment, points []PointRow) RunRow {
+	p := d.h.Plan
+	r := RunRow{
+		runKey: d.id, Experiment: p.Experiment, Title: p.Title, Question: p.Question, SpecHash: p.SpecHash, Method: p.Method.Name(),
+		StartedAt: d.h.First, EndedAt: d.h.Last, Baseline: p.Baseline, Seed: p.Seed, Planned: int64(len(p.Points)),
+	}
+	var targets []string
+	for _, o := range p.Orders {
+		targets = append(targets, o.Target.Name)
+	}
+	r.Target = strings.Join(targets, ",")
+	for _, e := range d.h.Runs {
+		if e.Run.State == "end" {
+			r.State = e.Run.Reason
+			continue
+		}
+		r.State, r.ToolVersion = "", e.Run.Version
+		r.Stretches++
+	}
+	var tags, notes []string
+	for _, n := range d.h.Notes {
+		switch n.Code {
+		case run.NoteTag:
+			tags = append(tags, n.Text)
+		default:
+			notes = append(notes, n.Text)
+		}
+	}
+	r.Tags, r.Notes = jsonList(tags), jsonList(notes)
+	for _, pt := range points {
+		*map[string]*int64{
+			stat.OK: &r.OK, stat.Unresolved: &r.Unresolved, stat.Invalid: &r.Invalid,
+			stat.Failed: &r.Failed, stat.Skipped: &r.Skipped, stat.Pending: &r.Pending,
+		}[pt.Status]++
+	}
+	if p.Model != nil {
+		r.SpecModel = jsonText(p.Model)
+	}
+	if env != nil {
+		r.Hostname, r.CPU, r.Cores, r.MemoryBytes = env.Hostname, env.CPU, positive(int64(env.Cores)), positive(env.MemoryBytes)
+		r.Environment = jsonText(env)
+		if env.GPUs != nil {
+			r.GPUs = count(len(env.GPUs))
+		}
+		var names []string
+		for _, g := range env.GPUs {
+			names = append(names, g.Name)
+		}
+		r.GPU = strings.Join(slices.Compact(names), ", ")
+	}
+	return r
+}
+
+func (d *deriver) deployments() []DeploymentRow {
+	var rows []DeploymentRow
+	for _, l := range d.h.Lives {
+		v := d.variant(l.Variant)
+		r := DeploymentRow{
+			runKey: d.id, DeploymentID: l.DeploymentID, Variant: l.Variant, VariantID: l.VariantID, Engine: v.Engine, Model: d.modelOf(v),
+			Managed: l.Managed, Argv: jsonList(l.Argv), Host: l.Host, Port: positive(int64(l.Port)), PID: positive(int64(l.PID)), LaunchedAt: l.LaunchedAt,
+			Ready: l.Ready, LoadS: l.LoadS, LifeS: l.LifeS,
+			ServerVersion: text(l.Effective["version"]), Backend: text(l.Effective["attention_backend"]), KVDType: text(l.Effective["kv_dtype"]),
+			PageSize: integer(l.Effective["page_size"]), KVPoolTokens: integer(l.Effective["kv_pool_tokens"]), ContextLimit: integer(l.Effective["context_limit"]),
+			ExitSignal: l.ExitSignal, LogTail: strings.Join(l.LogTail, "\n"),
+		}
+		if l.Probe != nil {
+			r.ProbeHitRatio, r.ProbeFlush, r.FlushProven = l.Probe.HitRatio, l.Probe.FlushRatio, l.Probe.Proven
+		}
+		if l.Ended {
+			r.Expected = &l.Expected
+		}
+		if l.ExitCode != nil {
+			r.ExitCode = count(*l.ExitCode)
+		}
+		if f := l.Failure; f != nil {
+			r.FailureKind, r.FailureStage, r.FailureMessage, r.Evidence = f.Kind, f.Stage, f.Message, strings.Join(f.Evidence, "\n")
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+func (d *deriver) samples() []SampleRow {
+	rows := make([]SampleRow, 0, len(d.h.Samples))
+	for _, e := range d.h.Samples {
+		s := e.Sample
+		r := SampleRow{
+			runKey: d.id, DeploymentID: s.DeploymentID, Role: s.Role, Repeat: int64(s.Repeat), Attempt: int64(s.Attempt), Leg: s.Leg, Slot: int64(s.Slot), Second: s.Second,
+			StartedAt: s.Start, TokensRequested: positive(int64(s.TokensRequested)), PromptTokens: s.PromptTokens, CompletionTokens: s.CompletionTokens,
+			CachedTokens: s.CachedTokens, Steps: s.Steps, Retractions: s.Retractions, HeaderS: s.HeaderS, TTFTS: s.TTFTS,
+			Streamed: s.Streamed, Buffered: s.Buffered, ServerTotalS: s.ServerTotalS, ServerPrefillS: s.ServerPrefillS, ServerDecode: s.ServerDecodeSPerTok,
+			ChunkS: s.ChunkS, ChunkTokens: s.ChunkTokens, Finish: s.Finish, OutputSHA256: s.OutputSHA256, HTTPStatus: positive(int64(s.HTTPStatus)),
+			FailureKind: s.Error, Detail: s.Detail, Notes: strings.Join(s.Notes, "\n"),
+		}
+		if p := d.h.Point(s.PointID); p != nil {
+			r.pointKey = d.key(p.Point)
+		} else if l := d.h.Life(s.DeploymentID); l != nil {
+			v := d.variant(l.Variant)
+			r.Variant, r.Engine, r.Model = l.Variant, v.Engine, d.modelOf(v)
+		}
+		r.ContextRequested = positive(int64(s.ContextRequested))
+		if s.TotalS > 0 {
+			r.TotalS, r.ConnectS = &s.TotalS, &s.ConnectS
+		}
+		if f := s.Flush; f != nil {
+			r.FlushMethod, r.FlushOK, r.FlushAttempts, r.FlushWaitS, r.FlushStatus = f.Method, f.OK, count(f.Attempts), &f.WaitS, positive(int64(f.Status))
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+func (d *deriver) repeats() []RepeatRow {
+	var rows []RepeatRow
+	for _, p := range d.h.Points() {
+		for _, pr := range p.Pairs() {
+			r := RepeatRow{
+				runKey: d.id, pointKey: d.key(p.Point), Repeat: int64(pr.Repeat), Attempt: int64(pr.Attempt), DeploymentID: pr.Life, Order: pr.LegOrder,
+				Status: pr.Status, Valid: pr.Valid(), TA: pr.Pair.A.TimeS, TB: pr.Pair.B.TimeS,
+				TokensA: whole(pr.Pair.A.Tokens), TokensB: whole(pr.Pair.B.Tokens), PromptTokens: whole(pr.Pair.A.PromptTokens), PromptTokensB: whole(pr.Pair.B.PromptTokens),
+				CachedA: pr.Pair.A.CachedTokens, CachedB: pr.Pair.B.CachedTokens,
+				SPerTok: pr.SPerTok, DecodeTokS: pr.DecodeTokS, PrefillS: pr.PrefillS, PrefillTokS: pr.PrefillTokS, TTFTS: pr.TTFTS, TPOTS: pr.TPOTS,
+				ITLS: pr.ITLS, DecodeStream: pr.DecodeStreamTokS, SPerStep: pr.SPerStep, SPerTokServer: pr.SPerTokServer,
+			}
+			r.Reasons, r.ReasonDetail = findings(pr.Reasons)
+			r.Doubts, _ = findings(pr.Doubts)
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+func (d *deriver) points() []PointRow {
+	rows := make([]PointRow, 0, len(d.h.Points()))
+	for _, p := range d.h.Points() {
+		rows = append(rows, d.point(p))
+	}
+	return rows
+}
+
+func (d *deriver) point(p *history.Point) PointRow {
+	r := PointRow{runKey: d.id, pointKey: d.key(p.Point), VariantID: d.variant(p.Variant).ID, Stop: p.Stop, DriftRatio: p.Drift()}
+	e := p.Estimate()
+	r.Pairs, r.Valid, r.Deployments = int64(e.N+e.NInvalid), int64(e.N), int64(e.Deployments)
+	if p.Sized != nil {
+		r.A, r.B, r.S0, r.JitterS, r.Capped = count(p.Sized.A), count(p.Sized.B), p.Sized.S0, p.Sized.JitterS, p.Sized.Capped
+	}
+	switch {
+	case p.Failure != nil:
+		f := p.Failure
+		r.Status, r.Reason, r.Detail = stat.Failed, f.Kind, f.Message
+		r.FailureKind, r.FailureStage, r.FailureScope, r.Signature, r.FailureMessage = f.Kind, f.Stage, f.Scope, f.Signature, f.Message
+		r.Evidence, r.ExitSignal, r.HTTPStatus = strings.Join(f.Evidence, "\n"), f.ExitSignal, positive(int64(f.HTTPStatus))
+		if f.ExitCode != nil {
+			r.ExitCode = count(*f.ExitCode)
+		}
+	case p.Skip != nil:
+		r.Status, r.Reason, r.Detail, r.SkippedBecause = stat.Skipped, p.Skip.Reason, p.Skip.Detail, p.Skip.Because
+	case p.Stop == "":
+		r.Status = stat.Pending
+	default:
+		r.Status, r.Reason, r.Detail = e.Status, string(e.Reason), e.Detail
+	}
+	r.Doubts, _ = findings(e.Doubts)
+
+	raw := e.Values
+	if raw == nil {
+		raw = e.Raw
+	}
+	if raw != nil {
+		r.PromptTokens, r.CachedMax = whole(raw.PromptTokens), cachedMax(p)
+		r.SPerTokRaw, r.DecodeTokSRaw, r.PrefillSRaw, r.PrefillTokRaw, r.TTFTSRaw = raw.SPerTok.Mean, raw.DecodeTokS.Mean, raw.PrefillS.Mean, raw.PrefillTokS.Mean, raw.TTFTS.Mean
+	}
+	if r.Status != stat.OK {
+		return r
+	}
+	v := e.Values
+	r.IntervalMethod, r.IntervalLevel = e.Method, &e.Level
+	r.SPerTok, r.SPerTokMedian = v.SPerTok.Mean, v.SPerTok.Median
+	r.SPerTokLo, r.SPerTokHi = ends(v.SPerTok.Interval)
+	r.SPerTokMedianLo, r.SPerTokMedianHi = ends(v.SPerTok.MedianInterval)
+	r.DecodeTokS, r.PrefillS, r.PrefillTokS, r.TTFTS = v.DecodeTokS.Mean, v.PrefillS.Mean, v.PrefillTokS.Mean, v.TTFTS.Mean
+	r.DecodeTokSLo, r.DecodeTokSHi = ends(v.DecodeTokS.Interval)
+	r.PrefillSLo, r.PrefillSHi = ends(v.PrefillS.Interval)
+	r.PrefillTokSLo, r.PrefillTokSHi = ends(v.PrefillTokS.Interval)
+	r.TTFTSLo, r.TTFTSHi = ends(v.TTFTS.Interval)
+	r.TPOTS, r.ITLS, r.DecodeStream, r.SPerStep, r.SPerTokServer = v.TPOTS.Mean, v.ITLS.Mean, v.DecodeStreamTokS.Mean, v.SPerStep.Mean, v.SPerTokServer.Mean
+	return r
+}
+
+func cachedMax(p *history.Point) *int64 {
+	var most *int64
+	for _, pr := range p.Pairs() {
+		for _, c := range []*int64{pr.Pair.A.CachedTokens, pr.Pair.B.CachedTokens} {
+			if pr.Valid() && c != nil && (most == nil || *c > *most) {
+				most = c
+			}
+		}
+	}
+	return most
+}
+
+// fits are the lines through ok points of a variant and concurrency. Slopes are
+// compared with the baseline's, else with the first variant's.
+func (d *deriver) fits() []FitRow {
+	type group struct {
+		variant     string
+		concurrency int
+	}
+	var order []group
+	points := map[group][]*history.Point{}
+	estimates := map[*history.Point]stat.Point{}
+	for _, p := range d.h.Points() {
+		e := p.Estimate()
+		if p.Stop == "" || p.Failure != nil || p.Skip != nil || e.Values == nil {
+			continue
+		}
+		g := group{p.Variant, p.Concurrency}
+		if points[g] == nil {
+			order = append(order, g)
+		}
+		points[g], estimates[p] = append(points[g], p), e
+	}
+	against := d.h.Plan.Baseline
+	if against == "" && len(d.h.Plan.Variants) > 0 {
+		against = d.h.Plan.Variants[0].Name
+	}
+	fitted := map[group]map[string]stat.Fit{}
+	quantities := []struct {
+		name string
+		of   func(*stat.Values) stat.Figure
+	}{
+		{"s_per_tok", func(v *stat.Values) stat.Figure { return v.SPerTok }},
+		{"s_per_step", func(v *stat.Values) stat.Figure { return v.SPerStep }},
+	}
+	for _, g := range order {
+		fitted[g] = map[string]stat.Fit{}
+		for _, q := range quantities {
+			var fps []stat.FitPoint
+			for _, p := range points[g] {
+				v := estimates[p].Values
+				if v.PromptTokens == nil || v.TokensA == nil || v.TokensB == nil {
+					continue
+				}
+				if fp, ok := stat.NewFitPoint(*v.PromptTokens, *v.TokensA, *v.TokensB, q.of(v)); ok {
+					fps = append(fps, fp)
+				}
+			}
+			if f, ok := stat.FitLine(fps); ok {
+				fitted[g][q.name] = f
+			}
+		}
+	}
+	var rows []FitRow
+	for _, g := range order {
+		for _, q := range quantities {
+			f, ok := fitted[g][q.name]
+			if !ok {
+				continue
+			}
+			r := d.fit(g.variant, g.concurrency, q.name, f)
+			if base, ok := fitted[group{against, g.concurrency}][q.name]; ok && g.variant != against {
+				if ratio, ok := stat.SlopeRatio(f, base); ok {
+					r.Against, r.BetaRatio = against, &ratio.Value
+					r.BetaRatioLo, r.BetaRatioHi = ends(ratio.Interval)
+				}
+			}
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+func (d *deriver) fit(variant string, concurrency int, quantity string, f stat.Fit) FitRow {
+	level := stat.Level
+	r := FitRow{
+		runKey: d.id, VariantID: d.variant(variant).ID, Variant: variant, Concurrency: int64(concurrency), Quantity: quantity, Contexts: int64(f.K),
+		Alpha: &f.Alpha.Value, AlphaLo: &f.Alpha.Interval.Lo, AlphaHi: &f.Alpha.Interval.Hi,
+		Beta: &f.Beta.Value, BetaLo: &f.Beta.Interval.Lo, BetaHi: &f.Beta.Interval.Hi,
+		Level: &level, Chi2: f.Chi2, DF: count(int(math.Round(f.DF))), Scaled: &f.Scaled,
+	}
+	for i, res := range f.Residuals {
+		c := int64(math.Round(res.Context))
+		if i == 0 || c < r.ContextMin {
+			r.ContextMin = c
+		}
+		r.ContextMax = max(r.ContextMax, c)
+	}
+	if f.Exponent != nil {
+		r.Exponent = &f.Exponent.Value
+		r.ExponentLo, r.ExponentHi = ends(&f.Exponent.Interval)
+	}
+	if f.Knee != nil {
+		r.Knee = &f.Knee.Depth
+	}
+	// A step is a token where nothing is speculated, so that either slope is one of steps.
+	if m := d.h.Plan.Model; m != nil && (quantity == "s_per_step" || !d.speculative(variant)) {
+		v := d.variant(variant)
+		if kv, err := stat.KVStreamGBs(*m, f, v.TP, v.DCP, v.DP, concurrency); err == nil {
+			r.KVStream = &kv.GBs
+			r.KVStreamLo, r.KVStreamHi = ends(kv.Interval)
+		}
+	}
+	return r
+}
+
+func (d *deriver) speculative(variant string) bool {
+	for _, l := range d.h.Lives {
+		if s, _ := l.Effective["speculative"].(bool); s && l.Variant == variant {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *deriver) settings() []SettingRow {
+	type setting struct{ name, source string }
+	values := map[setting]map[string]string{} // per variant
+	var order []setting
+	put := func(variant, name, source string, value any) {
+		k := setting{name, source}
+		if values[k] == nil {
+			values[k] = map[string]string{}
+			order = append(order, k)
+		}
+		values[k][variant] = text(value)
+	}
+	for _, v := range d.h.Plan.Variants {
+		for _, f := range requested(v) {
+			put(v.Name, f.name, "requested", f.value)
+		}
+	}
+	for _, l := range d.h.Lives {
+		for _, name := range slices.Sorted(maps.Keys(l.Effective)) {
+			put(l.Variant, name, "effective", l.Effective[name])
+		}
+	}
+	slices.SortStableFunc(order, func(a, b setting) int { return strings.Compare(b.source+a.name, a.source+b.name) })
+	var rows []SettingRow
+	for _, k := range order {
+		distinct := map[string]bool{}
+		for _, v := range d.h.Plan.Variants {
+			distinct[values[k][v.Name]] = true
+		}
+		for _, v := range d.h.Plan.Variants {
+			value, ok := values[k][v.Name]
+			if !ok {
+				continue
+			}
+			r := SettingRow{runKey: d.id, Variant: v.Name, Name: k.name, Value: value, Source: k.source, Swept: len(distinct) > 1}
+			if f, err := strconv.ParseFloat(value, 64); err == nil && !math.IsInf(f, 0) && !math.IsNaN(f) {
+				r.ValueNum = &f
+			}
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+type namedValue struct {
+	name  string
+	value any
+}
+
+// requested are a variant's settings: typed fields by their name, args as
+// args.<key>, environment as env.<NAME>, secrets by name.
+func requested(v plan.Variant) []namedValue {
+	var out []namedValue
+	add := func(name string, value any, absent bool) {
+		if !absent {
+			out = append(out, namedValue{name, value})
+		}
+	}
+	add("engine", v.Engine, false)
+	add("url", v.URL, v.URL == "")
+	add("model_path", v.ModelPath, v.ModelPath == "")
+	add("served_name", v.ServedName, v.ServedName == "")
+	for name, n := range map[string]int{"context_length": v.ContextLength, "tp": v.TP, "dp": v.DP, "pp": v.PP, "dcp": v.DCP} {
+		add(name, n, n == 0)
+	}
+	add("flush", v.Flush, v.Flush == "")
+	add("command", v.Command, v.Command == nil)
+	for key, value := range v.Args {
+		add("args."+key, value, false)
+	}
+	for key, e := range v.Env {
+		if e.Secret != "" {
+			add("env."+key, "secret "+e.Secret, false)
+		} else {
+			add("env."+key, e.Value, false)
+		}
+	}
+	slices.SortFunc(out, func(a, b namedValue) int { return strings.Compare(a.name, b.name) })
+	return out
+}
+
+func findings(fs []stat.Finding) (codes, details string) {
+	var c, det []string
+	for _, f := range fs {
+		if !slices.Contains(c, string(f.Code)) {
+			c = append(c, string(f.Code))
+		}
+		det = append(det, f.Detail)
+	}
+	return strings.Join(c, ","), strings.Join(det, "\n")
+}
+
+func ends(i *stat.Interval) (lo, hi *float64) {
+	if i == nil {
+		return nil, nil
+	}
+	return &i.Lo, &i.Hi
+}
+
+func count(n int) *int64 {
+	v := int64(n)
+	return &v
+}
+
+// positive is n, or nil where 0 stands for "none".
+func positive(n int64) *int64 {
+	if n <= 0 {
+		return nil
+	}
+	return &n
+}
+
+// whole is a mean count as a count: exact where all requests agree, which the
+// engines that take token ids ensure.
+func whole(x *float64) *int64 {
+	if x == nil {
+		return nil
+	}
+	return count(int(math.Round(*x)))
+}
+
+// text is a free-form value as it stands in a cell: strings bare, everything
+// else as JSON.
+func text(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	}
+	return jsonText(v)
+}
+
+func integer(v any) *int64 {
+	n, err := strconv.ParseFloat(text(v), 64)
+	if err != nil || n != math.Trunc(n) || math.Abs(n) > 1<<53 {
+		return nil
+	}
+	return count(int(n))
+}
+
+func jsonText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+func jsonList(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return jsonText(list)
+}

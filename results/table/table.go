@@ -1,0 +1,88 @@
+// Package table derives the tables of a run from its plan, its events and its
+// environment, by pure functions, and writes them as Parquet. It is the only
+// importer of Arrow. Figures come from package stat by way of package history;
+// nothing is computed here but what a column's description says.
+//
+// A column's name, type, unit and meaning stand in the tags of the row structs;
+// docs/tables.md and the table "columns" are made from them.
+package table
+
+import (
+	"fmt"
+	"io"
+	"reflect"
+
+	"twopoint/results/durable"
+	"twopoint/results/history"
+	"twopoint/results/run"
+)
+
+// Tables are the rows of one run, and of its key-value metadata what all files
+// share.
+type Tables struct {
+	Runs        []RunRow
+	Deployments []DeploymentRow
+	Samples     []SampleRow
+	Repeats     []RepeatRow
+	Points      []PointRow
+	Fits        []FitRow
+	Settings    []SettingRow
+	Columns     []ColumnRow
+
+	meta map[string]string
+}
+
+// Names are the tables in the order in which they are described.
+var Names = []string{"runs", "deployments", "samples", "repeats", "points", "fits", "settings", "columns"}
+
+// rows is the table of that name, a slice of row structs.
+func (t *Tables) rows(name string) reflect.Value {
+	return reflect.ValueOf(map[string]any{
+		"runs": t.Runs, "deployments": t.Deployments, "samples": t.Samples, "repeats": t.Repeats,
+		"points": t.Points, "fits": t.Fits, "settings": t.Settings, "columns": t.Columns,
+	}[name])
+}
+
+// Columns describes the columns of every table, table by table.
+func Columns() []Column {
+	var out []Column
+	for _, name := range Names {
+		out = append(out, columnsOf(name, new(Tables).rows(name).Type().Elem())...)
+	}
+	return out
+}
+
+// WriteTable writes one table as Parquet.
+func (t *Tables) WriteTable(w io.Writer, name string) error {
+	rows := t.rows(name)
+	if !rows.IsValid() {
+		return fmt.Errorf("no table %q; there are %v", name, Names)
+	}
+	return writeParquet(w, name, rows, t.meta)
+}
+
+// Write replaces all tables in the run's folder, each one whole or not at all.
+func (t *Tables) Write(dir run.Dir) error {
+	for _, name := range Names {
+		err := durable.Write(dir.Table(name), func(w io.Writer) error { return t.WriteTable(w, name) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Load reads a run's plan, environment and events and derives its tables. An
+// error about damaged events comes with the tables of what precedes the damage.
+func Load(dir run.Dir) (*Tables, error) {
+	p, err := dir.Plan()
+	if err != nil {
+		return nil, err
+	}
+	env, err := dir.Environment()
+	if err != nil {
+		return nil, err
+	}
+	events, err := dir.Events()
+	return Derive(dir.ID(), history.New(p, events), env), err
+}

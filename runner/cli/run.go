@@ -1,0 +1,447 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"twopoint/results/durable"
+	"twopoint/results/event"
+	"twopoint/results/history"
+	"twopoint/results/run"
+	"twopoint/results/table"
+	"twopoint/runner"
+	"twopoint/runner/engine/engines"
+	"twopoint/runner/telemetry"
+	"twopoint/schema/diag"
+	"twopoint/schema/load"
+	"twopoint/schema/plan"
+)
+
+// stretchFlags are the flags of commands that measure.
+type stretchFlags struct {
+	only  onlyFlags
+	limit time.Duration
+}
+
+func (f *stretchFlags) add(a *app, cmd *cobra.Command) {
+	f.only.add(cmd)
+	cmd.Flags().DurationVar(&f.limit, "time-limit", 0, "stop cleanly after this time; points not measured stay pending")
+	cmd.Flags().BoolVar(&a.json, "json", false, "print the events as JSON lines on stdout instead of the summary")
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var spec specFlags
+	var stretch stretchFlags
+	var tag, note string
+	cmd := &cobra.Command{
+		Use:   "run SPEC",
+		Short: "Measure what a spec declares, into a new run folder",
+		Long: `Plan the spec, deploy each variant, measure its points and tear it down. A server
+that dies is a row, not an end. Progress goes to stderr; stdout gets the summary
+and, as its last line, the run's folder. ^C ends every server that was started
+and leaves a run that "twopoint resume" goes on with.`,
+		Example: `  twopoint run experiments/quickstart
+  twopoint run spec.cue --set method.two_point.repeats.min=3 --tag quick
+  twopoint run experiments/quickstart --only variant=split_grouped --only context=512..2048
+  twopoint run - < spec.cue
+` + exitHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			loaded, p, list := a.planned(args[0], spec)
+			if err := a.report(refuse(loaded, list)); err != nil {
+				return err
+			}
+			chosen, only, err := stretch.only.selection(p)
+			if err != nil {
+				return err
+			}
+			if len(p.Points) == 0 {
+				return exit(ExitUsage, "%s: the spec has no point to measure: give it a sweep and at least one server", args[0])
+			}
+			s := session{app: a, plan: p, chosen: chosen, only: only, limit: stretch.limit, state: "start"}
+			id := run.NewID(time.Now())
+			files, err := a.runFiles(cmd.Context(), loaded, p)
+			if err != nil {
+				return &exitError{ExitTrouble, err}
+			}
+			if s.dir, err = run.Create(a.root, p.Experiment, id, files); err != nil {
+				return &exitError{ExitTrouble, err}
+			}
+			for code, text := range map[string]string{run.NoteTag: tag, run.NoteText: note} {
+				if text != "" {
+					if err := s.dir.AddNote(code, text); err != nil {
+						return &exitError{ExitTrouble, err}
+					}
+				}
+			}
+			return s.measure(cmd.Context())
+		},
+	}
+	spec.add(cmd)
+	stretch.add(a, cmd)
+	cmd.Flags().StringVar(&tag, "tag", "", "a name for the run, by which other commands find it")
+	cmd.Flags().StringVar(&note, "note", "", "a note that is kept with the run")
+	return cmd
+}
+
+// refuse makes what this build cannot do an error: looking at such a spec is
+// fine, running it is not.
+func refuse(spec *load.Loaded, list diag.List) diag.List {
+	if spec == nil || list.HasErrors() {
+		return list
+	}
+	cannot := map[string]bool{}
+	for _, d := range spec.Unsupported() {
+		cannot[d.String()] = true
+	}
+	for i := range list {
+		if cannot[list[i].String()] {
+			list[i].Severity = diag.Error
+		}
+	}
+	return list
+}
+
+// runFiles are the first files of a run: the spec as read with its state in
+// git, the files that variants need, the plan and the machine's facts.
+func (a *app) runFiles(ctx context.Context, spec *load.Loaded, p plan.Plan) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for name, content := range spec.SourceFiles {
+		files[filepath.Join("spec", filepath.FromSlash(strings.TrimPrefix(name, "/")))] = content
+	}
+	for _, v := range p.Variants {
+		for _, name := range v.Files {
+			if err := addTree(files, spec.Dir, name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if name := p.Prompt.File; name != "" {
+		if err := addTree(files, spec.Dir, name); err != nil {
+			return nil, err
+		}
+	}
+	for name, args := range map[string][]string{
+		"git-commit.txt": {"rev-parse", "HEAD"}, "git-diff.txt": {"diff", "HEAD", "--no-ext-diff", "--", "."},
+	} {
+		cmd := exec.CommandContext(ctx, "git", append([]string{"-C", spec.Dir}, args...)...)
+		if out, err := cmd.Output(); err == nil && len(out) > 0 { // a spec outside git has none
+			files[filepath.Join("spec", name)] = out[:min(len(out), 4<<20)]
+		}
+	}
+	var err error
+	if files["plan.json"], err = p.Encode(); err != nil {
+		return nil, err
+	}
+	env, err := json.MarshalIndent(telemetry.Observe(ctx, Version), "", " ")
+	files["environment.json"] = append(env, '\n')
+	return files, err
+}
+
+// addTree copies a file or a folder of the spec's into the run's.
+func addTree(files map[string][]byte, dir, name string) error {
+	return filepath.WalkDir(filepath.Join(dir, name), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil || !filepath.IsLocal(rel) {
+			return fmt.Errorf("%s lies outside the spec's folder %s and cannot be kept with the run", path, dir)
+		}
+		files[filepath.Join("spec", rel)] = content
+		return nil
+	})
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	var stretch stretchFlags
+	var retry string
+	cmd := &cobra.Command{
+		Use:   "resume RUN",
+		Short: "Go on with a run: measure its pending points in the same folder",
+		Long: `Go on where a run stopped, for whatever reason: complete pairs are kept, torn
+ones are marked cancelled and measured again. Failed and skipped points are done
+unless --retry failed asks for them. RUN is a folder, an id, a tag or "last".`,
+		Example: `  twopoint resume last
+  twopoint resume 20260301T120000Z-3fa9c1 --retry failed
+` + exitHelp,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.runArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if retry != "" && retry != "failed" {
+				return exit(ExitUsage, "--retry %s: the only thing that can be retried is \"failed\"", retry)
+			}
+			s, err := a.open(args[0], stretch)
+			if err != nil {
+				return err
+			}
+			s.state, s.retry = "resume", retry == "failed"
+			return s.measure(cmd.Context())
+		},
+	}
+	stretch.add(a, cmd)
+	cmd.Flags().StringVar(&retry, "retry", "", "also measure points that ended as `failed`, and those skipped for them")
+	return cmd
+}
+
+func (a *app) extendCommand() *cobra.Command {
+	var spec specFlags
+	var stretch stretchFlags
+	var from string
+	cmd := &cobra.Command{
+		Use:   "extend RUN",
+		Short: "Add points to a run and measure them in the same folder",
+		Long: `Evaluate the run's own spec again with --set (or another spec with --spec) and add
+what it has beyond the run's plan: contexts, variants. What the run's points were
+measured under must not change.`,
+		Example: `  twopoint extend last --set 'sweep.context=[512, 1024, 2048, 4096, 8192]'
+  twopoint extend last --spec experiments/quickstart
+` + exitHelp,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.runArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.open(args[0], stretchFlags{limit: stretch.limit})
+			if err != nil {
+				return err
+			}
+			if from == "" {
+				if from, err = specOf(s.dir); err != nil {
+					return &exitError{ExitTrouble, err}
+				}
+			}
+			loaded, later, list := a.planned(from, spec)
+			if err := a.report(refuse(loaded, list)); err != nil {
+				return err
+			}
+			merged, list := plan.Extend(s.plan, later)
+			if err := a.report(list); err != nil {
+				return err
+			}
+			if s.chosen, s.only, err = stretch.only.selection(merged); err != nil {
+				return err
+			}
+			text, err := merged.Encode()
+			if err == nil {
+				err = durable.WriteBytes(s.dir.Path("plan.json"), text)
+			}
+			if err != nil {
+				return &exitError{ExitTrouble, err}
+			}
+			s.plan, s.state = merged, "extend"
+			return s.measure(cmd.Context())
+		},
+	}
+	spec.add(cmd)
+	stretch.add(a, cmd)
+	cmd.Flags().StringVar(&from, "spec", "", "take the new points from this `SPEC` instead of the run's own")
+	return cmd
+}
+
+// specOf is the run's copy of its spec as an argument for loading.
+func specOf(dir run.Dir) (string, error) {
+	entries, err := os.ReadDir(dir.Path("spec"))
+	if err != nil {
+		return "", err
+	}
+	var data []string
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".cue":
+			return dir.Path("spec"), nil
+		case ".yaml", ".yml", ".json":
+			data = append(data, dir.Path("spec", e.Name()))
+		}
+	}
+	if len(data) != 1 {
+		return "", fmt.Errorf("%s holds no single spec; name one with --spec", dir.Path("spec"))
+	}
+	return data[0], nil
+}
+
+// open finds a run for another stretch of work.
+func (a *app) open(ref string, f stretchFlags) (session, error) {
+	dir, err := run.Find(a.root, ref)
+	if err != nil {
+		return session{}, &exitError{ExitUsage, err}
+	}
+	p, err := dir.Plan()
+	if err != nil {
+		return session{}, &exitError{ExitTrouble, err}
+	}
+	chosen, only, err := f.only.selection(p)
+	return session{app: a, dir: dir, plan: p, chosen: chosen, only: only, limit: f.limit}, err
+}
+
+// session is one stretch of work on a run.
+type session struct {
+	*app
+	dir    run.Dir
+	plan   plan.Plan
+	chosen func(plan.Point) bool
+	only   string
+	limit  time.Duration
+	state  string // start | resume | extend
+	retry  bool
+
+	env     *run.Environment
+	history *history.History
+	journal *event.Journal
+	view    view
+	written time.Time     // of the tables
+	cost    time.Duration // of writing them
+}
+
+// tablesEvery is how often tables are refreshed at most; a refresh never takes
+// more than a twentieth of the time.
+const tablesEvery = 5 * time.Second
+
+// measure executes the plan's order and reports.
+func (s *session) measure(ctx context.Context) (err error) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	order := s.plan.Orders[0].ID
+	if s.journal, err = event.Open(s.dir.Journal(order), order); err != nil {
+		return &exitError{ExitTrouble, err}
+	}
+	defer s.journal.Close()
+	events, err := s.dir.Events()
+	if err != nil {
+		return &exitError{ExitTrouble, err}
+	}
+	if s.env, err = s.dir.Environment(); err != nil {
+		return &exitError{ExitTrouble, err}
+	}
+	s.history = history.New(s.plan, events)
+	if s.retry {
+		if err := s.reopen(); err != nil {
+			return &exitError{ExitTrouble, err}
+		}
+	}
+	agent, err := s.agent()
+	if err != nil {
+		return &exitError{ExitTrouble, err}
+	}
+	s.view = s.newView(s.history, s.chosen)
+	reason, err := agent.Run(ctx, s.state)
+	s.view.close()
+	tables, tablesErr := s.refresh()
+	if err = errors.Join(err, tablesErr); err != nil {
+		return exit(ExitTrouble, "%w\nthe run is in %s; \"twopoint resume %s\" goes on with it", err, s.dir, s.dir.ID())
+	}
+	if !s.json {
+		s.summary(s.dir, tables)
+		fmt.Fprintln(s.stdout, s.dir)
+	}
+	return s.verdict(reason, tables)
+}
+
+// reopen forgets failures and skips, so that their points are measured again.
+func (s *session) reopen() error {
+	for _, p := range s.history.Points() {
+		if (p.Failure != nil || p.Skip != nil) && (s.chosen == nil || s.chosen(p.Point)) {
+			e := event.Event{Type: event.TypePoint, Point: &event.Point{PointID: p.ID, State: "retry"}}
+			if err := s.journal.Record(e); err != nil {
+				return err
+			}
+			s.history.Add(e)
+		}
+	}
+	return nil
+}
+
+func (s *session) agent() (*runner.Agent, error) {
+	work, err := s.plan.WorkOrder(s.plan.Orders[0].ID, s.dir.ID())
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find our own program: %w", err)
+	}
+	root, err := filepath.Abs(string(s.dir))
+	if err != nil {
+		return nil, err
+	}
+	a := &runner.Agent{
+		Order: work, History: s.history, Journal: s.journal, Engine: engines.Lookup, Self: self, Version: Version,
+		LogPath: func(id string) string { return run.Dir(root).Log(id) },
+		Files:   filepath.Join(root, "spec"), WorkDir: root, Secret: os.LookupEnv,
+		Selected: s.chosen, Only: s.only, After: s.after,
+	}
+	if s.limit > 0 {
+		a.Deadline = time.Now().Add(s.limit)
+	}
+	if name := s.plan.Prompt.File; name != "" {
+		text, err := os.ReadFile(filepath.Join(a.Files, name))
+		if err != nil {
+			return nil, fmt.Errorf("read the prompt file: %w", err)
+		}
+		a.Prompt = string(text)
+	}
+	return a, nil
+}
+
+// after shows an event that is on disk and in the history, and refreshes the
+// tables where that is due. It runs between requests, so that neither costs a
+// timed one anything.
+func (s *session) after(e event.Event) error {
+	s.view.event(e)
+	ended := e.Type == event.TypeRepeat || e.Type == event.TypePoint || e.Type == event.TypeFailure
+	if since := time.Since(s.written); !ended || since < tablesEvery || since < 20*s.cost {
+		return nil
+	}
+	_, err := s.refresh()
+	return err
+}
+
+// refresh derives the tables from the history and writes them.
+func (s *session) refresh() (*table.Tables, error) {
+	began := time.Now()
+	t := table.Derive(s.dir.ID(), s.history, s.env)
+	err := t.Write(s.dir)
+	s.written, s.cost = time.Now(), time.Since(began)
+	return t, err
+}
+
+// verdict is the exit code of a stretch.
+func (s *session) verdict(reason string, t *table.Tables) error {
+	if reason == runner.EndInterrupted {
+		if !s.json {
+			fmt.Fprintf(s.stderr, "twopoint: interrupted; \"twopoint resume %s\" goes on\n", s.dir.ID())
+		}
+		return &exitError{code: ExitInterrupted}
+	}
+	ok, wanted := 0, 0
+	for i, p := range s.plan.Points {
+		if s.chosen != nil && !s.chosen(p) {
+			continue
+		}
+		wanted++
+		if t.Points[i].Status == "ok" {
+			ok++
+		}
+	}
+	switch {
+	case ok == wanted:
+		return nil
+	case ok == 0:
+		return &exitError{code: ExitNothing}
+	}
+	return &exitError{code: ExitNotOK}
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"twopoint/results/run"
+	"twopoint/results/table"
+)
+
+func (a *app) lsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List runs, newest last",
+		Example: `  twopoint ls
+  twopoint ls --json | jq -r 'select(.points_failed > 0).folder'
+` + exitHelp,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dirs, err := run.List(a.root)
+			if err != nil {
+				return &exitError{ExitTrouble, err}
+			}
+			rows := [][]string{{"run", "experiment", "points", "ok", "state", "tags"}}
+			for _, dir := range dirs {
+				t, err := table.Load(dir)
+				if t == nil { // an unreadable run is listed as what it is
+					rows = append(rows, []string{dir.ID(), "", "", "", "unreadable: " + err.Error(), ""})
+					continue
+				}
+				r := t.Runs[0]
+				if a.json {
+					b, _ := json.Marshal(map[string]any{"run_id": r.RunID, "experiment": r.Experiment, "folder": string(dir), "state": r.State,
+						"points_planned": r.Planned, "points_ok": r.OK, "points_failed": r.Failed, "points_pending": r.Pending, "tags": dir.Tags()})
+					fmt.Fprintf(a.stdout, "%s\n", b)
+					continue
+				}
+				state := r.State
+				switch {
+				case err != nil:
+					state = "damaged: " + err.Error()
+				case state == "":
+					state = "running or cut off"
+				}
+				rows = append(rows, []string{dir.ID(), r.Experiment, fmt.Sprint(r.Planned), fmt.Sprint(r.OK), state, strings.Join(dir.Tags(), " ")})
+			}
+			if a.json {
+				return nil
+			}
+			if len(rows) == 1 {
+				fmt.Fprintf(a.stderr, "twopoint: no run below %s\n", a.root)
+				return nil
+			}
+			fmt.Fprint(a.stdout, columns(rows))
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&a.json, "json", false, "print one JSON object a run")
+	return cmd
+}
+
+func (a *app) runNames() []string {
+	names := []string{"last"}
+	dirs, _ := run.List(a.root) // completion has nowhere to report to
+	for _, d := range dirs {
+		names = append(append(names, d.ID()), d.Tags()...)
+	}
+	return names
+}
+
+// find is the run that RUN names.
+func (a *app) find(ref string) (run.Dir, error) {
+	dir, err := run.Find(a.root, ref)
+	if err != nil {
+		return "", &exitError{ExitUsage, err}
+	}
+	return dir, nil
+}
+
+func (a *app) showCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show RUN",
+		Short: "Show what a run says: the answer, its table, its doubts",
+		Example: `  twopoint show last
+  twopoint show quick --json | jq .points
+` + exitHelp,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.runArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := a.find(args[0])
+			if err != nil {
+				return err
+			}
+			t, err := table.Load(dir)
+			if t == nil {
+				return &exitError{ExitTrouble, err}
+			}
+			if err != nil { // damaged events: what precedes them is shown, and said to be that
+				fmt.Fprintf(a.stderr, "twopoint: %v; what follows was read before the damage\n", err)
+			}
+			if a.json {
+				return t.JSON(a.stdout)
+			}
+			a.summary(dir, t)
+			fmt.Fprintln(a.stdout, dir)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&a.json, "json", false, "print runs, points and fits as one JSON object, by column names")
+	return cmd
+}
+
+func (a *app) tablesCommand() *cobra.Command {
+	var describe bool
+	cmd := &cobra.Command{
+		Use:   "tables RUN",
+		Short: "Rebuild a run's Parquet tables from its events",
+		Long: `Derive every table of the run again from its plan and events and replace the files.
+A run that is being measured keeps its tables fresh by itself.`,
+		Example: `  twopoint tables last
+  twopoint tables --columns          # what every column means
+` + exitHelp,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.runArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if describe {
+				rows := [][]string{{"table", "column", "type", "unit", "meaning"}}
+				for _, c := range table.Columns() {
+					rows = append(rows, []string{c.Table, c.Name, c.Type, c.Unit, c.Meaning})
+				}
+				fmt.Fprint(a.stdout, columns(rows))
+				return nil
+			}
+			if len(args) == 0 {
+				return exit(ExitUsage, "name a run, such as \"twopoint tables last\"")
+			}
+			dir, err := a.find(args[0])
+			if err != nil {
+				return err
+			}
+			t, loadErr := table.Load(dir)
+			if t == nil {
+				return &exitError{ExitTrouble, loadErr}
+			}
+			if err := t.Write(dir); err != nil {
+				return &exitError{ExitTrouble, err}
+			}
+			for _, name := range table.Names {
+				fmt.Fprintln(a.stdout, dir.Table(name))
+			}
+			if loadErr != nil {
+				return exit(ExitTrouble, "the tables hold what was read before the damage: %w", loadErr)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&describe, "columns", false, "print every table's columns with unit and meaning")
+	return cmd
+}
