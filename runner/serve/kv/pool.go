@@ -9,18 +9,19 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"math/rand/v2"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"twopoint/kernels"
 )
 
 // Placement is the order in which free pages are handed out.
 type Placement string
 
 const (
-	Identity Placement = "identity" // lowest page first: a fresh sequence lies in one piece
-	Shuffled Placement = "shuffled" // a fixed random order over all mapped pages
+	Identity Placement = kernels.Identity // lowest page first: a fresh sequence lies in one piece
+	Shuffled Placement = kernels.Shuffled // a fixed random order over all mapped pages
 )
 
 // slabBytes is about how much of one layer is mapped at a time.
@@ -69,18 +70,11 @@ func NewPool(tokens, pageSize, layers, rowElems int, placement Placement) (*Pool
 	p := &Pool{PageSize: pageSize, total: total, rowElems: rowElems}
 	p.slabPages = min(max(slabBytes/(4*rowElems*pageSize), 1), total)
 	p.Pages = make([][][]float32, layers)
-	p.order, p.rank = make([]int32, total), make([]int32, total)
-	for i := range p.order {
-		p.order[i] = int32(i)
+	order, err := kernels.Place(string(placement), total, 1)
+	if err != nil {
+		return nil, err
 	}
-	switch placement {
-	case Identity:
-	case Shuffled:
-		rng := rand.New(rand.NewPCG(1, 2))
-		rng.Shuffle(total, func(i, j int) { p.order[i], p.order[j] = p.order[j], p.order[i] })
-	default:
-		return nil, fmt.Errorf("placement %q is neither %q nor %q", placement, Identity, Shuffled)
-	}
+	p.order, p.rank = order, make([]int32, total)
 	for r, page := range p.order {
 		p.rank[page] = int32(r)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"twopoint/kernels"
-	_ "twopoint/kernels/cpu"
+	"twopoint/kernels/cpu"
 )
 
 // store is a KV cache for one sequence whose pages lie in the order of a
@@ -168,6 +168,15 @@ func TestRouteDoesNotMatter(t *testing.T) {
 			return out, all
 		}
 		want, logits := generate("serial_perhead", 0, 1, n, false)
+		for _, path := range cpu.Paths() {
+			if err := cpu.ForcePath(path); err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := generate("split_grouped", 0, 16, n, true); !slices.Equal(got, want) {
+				t.Errorf("%s by the %s loops: tokens %v, want %v", name, path, got, want)
+			}
+		}
+		cpu.ForcePath("")
 		for _, kernel := range []string{"serial_perhead", "split_grouped"} {
 			for _, splits := range []int{0, 1, 3} {
 				for _, pageSize := range []int{1, 16, 64} {
