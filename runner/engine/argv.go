@@ -159,7 +159,7 @@ func shown(v any) string {
 	return compact(v)
 }
 
-// Placeholders are what may stand in braces within args, command, env, setup,
+// Placeholders are what may stand in braces within model_path, args, command, env, setup,
 // cwd and build. The caller of Args fills them where the server runs.
 var Placeholders = []string{"files", "port", "workdir"}
 
@@ -194,6 +194,7 @@ func VetPlaceholders(v schema.Variant) []Problem {
 			}
 		}
 	}
+	check("model_path", v.ModelPath)
 	walk("args", v.Args)
 	for i, w := range v.Command {
 		check(fmt.Sprintf("command[%d]", i), w)

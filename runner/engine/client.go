@@ -282,6 +282,7 @@ type clockConn struct {
 	net.Conn
 	first, last time.Time
 	room        int64
+	ended       error // of a read
 }
 
 var errTooMuch = errors.New("the answer is longer than the limit of the client")
@@ -295,7 +296,8 @@ func (c *clockConn) Write(p []byte) (int, error) {
 
 func (c *clockConn) Read(p []byte) (int, error) {
 	if c.room <= 0 {
-		return 0, errTooMuch
+		c.ended = errTooMuch
+		return 0, c.ended
 	}
 	if int64(len(p)) > c.room {
 		p = p[:c.room]
@@ -305,6 +307,7 @@ func (c *clockConn) Read(p []byte) (int, error) {
 		c.last = time.Now()
 		c.room -= int64(n)
 	}
+	c.ended = err
 	return n, err
 }
 

@@ -33,6 +33,19 @@ const (
 	kindBad         = "bad-response"
 )
 
+// What was met on the wire, in Sample.Transport: the words of package failure.
+const (
+	wireRefused   = "refused"
+	wireNoRoute   = "no-route"
+	wireReset     = "reset"
+	wireEOF       = "eof" // closed in the middle of a message
+	wireCut       = "cut" // closed properly, but before the end
+	wireTimeout   = "timeout"
+	wireHTTP      = "http"
+	wireEvent     = "error-event"
+	wireMalformed = "malformed"
+)
+
 // Names of limits, in Sample.Limit.
 const (
 	limitConnect    = "connect"
@@ -80,7 +93,7 @@ func (c *Client) Exchange(ctx context.Context, r Request, path string, body any,
 		raw, err = c.requestBytes(path, raw)
 	}
 	if err != nil {
-		x.fail(kindBad, "make the request: "+err.Error())
+		x.fail(kindBad, "", "make the request: "+err.Error())
 		return x.s
 	}
 	x.run(ctx, raw)
@@ -105,8 +118,8 @@ type exchange struct {
 	done        bool  // end marker seen
 }
 
-func (x *exchange) fail(kind, detail string) {
-	x.s.Error, x.s.Detail = kind, x.c.Excerpt(detail)
+func (x *exchange) fail(kind, wire, detail string) {
+	x.s.Error, x.s.Transport, x.s.Detail = kind, wire, x.c.Excerpt(detail)
 }
 
 func (x *exchange) note(text string) {
@@ -123,12 +136,14 @@ func (x *exchange) run(ctx context.Context, raw []byte) {
 		var ne net.Error
 		switch {
 		case ctx.Err() != nil:
-			x.fail(kindCancelled, context.Cause(ctx).Error())
+			x.fail(kindCancelled, "", context.Cause(ctx).Error())
 		case errors.As(err, &ne) && ne.Timeout():
 			x.s.Limit = limitConnect
-			x.fail(kindTimeout, fmt.Sprintf("no connection within %v (limit connect)", x.c.limits.Connect))
+			x.fail(kindTimeout, wireNoRoute, fmt.Sprintf("no connection within %v (limit connect)", x.c.limits.Connect))
+		case errors.Is(err, syscall.ECONNREFUSED):
+			x.fail(kindUnreachable, wireRefused, err.Error())
 		default:
-			x.fail(kindUnreachable, err.Error())
+			x.fail(kindUnreachable, wireNoRoute, err.Error())
 		}
 		return
 	}
@@ -145,7 +160,10 @@ func (x *exchange) run(ctx context.Context, raw []byte) {
 	br := bufio.NewReaderSize(conn, 64<<10)
 	resp, err := readResponse(br)
 	if err != nil {
-		if werr != nil && !errors.Is(err, errTooMuch) {
+		switch {
+		case conn.ended != nil: // a header that was cut reads as malformed
+			err = conn.ended
+		case werr != nil:
 			err = werr
 		}
 		x.stop(ctx, err)
@@ -163,7 +181,7 @@ func (x *exchange) run(ctx context.Context, raw []byte) {
 		if to := resp.Header.Get("Location"); to != "" {
 			words = "redirected to " + to + ", which is not followed"
 		}
-		x.fail(kindHTTP, words)
+		x.fail(kindHTTP, wireHTTP, words)
 		x.s.TotalS = conn.lastS()
 	case streams(resp.Header.Get("Content-Type"), x.r.Stream):
 		conn.room = maxStream
@@ -249,20 +267,20 @@ func (x *exchange) stream(ctx context.Context, body io.Reader) {
 		}
 		switch {
 		case part.Failed != "":
-			x.fail(kindHTTP, part.Failed)
+			x.fail(kindHTTP, wireEvent, part.Failed)
 			x.s.TotalS = x.conn.lastS()
 			return
 		case err != nil && ev.Cut:
 			end = io.ErrUnexpectedEOF
 			continue
 		case err != nil:
-			x.fail(kindBad, fmt.Sprintf("an event cannot be read (%v): %s", err, x.c.Excerpt(string(data[:min(len(data), maxExcerpt)]))))
+			x.fail(kindBad, wireMalformed, fmt.Sprintf("an event cannot be read (%v): %s", err, x.c.Excerpt(string(data[:min(len(data), maxExcerpt)]))))
 			x.s.TotalS = x.conn.lastS()
 			return
 		}
 		if part.Tokens != 0 {
 			if len(x.s.ChunkS) == maxChunks {
-				x.fail(kindBad, fmt.Sprintf("the stream has more than %d chunks", maxChunks))
+				x.fail(kindBad, wireMalformed, fmt.Sprintf("the stream has more than %d chunks", maxChunks))
 				return
 			}
 			if x.s.TTFTS == nil {
@@ -345,9 +363,9 @@ func (x *exchange) whole(ctx context.Context, body io.Reader) {
 	part, err := x.parse(b, &x.s)
 	switch {
 	case part.Failed != "":
-		x.fail(kindHTTP, part.Failed)
+		x.fail(kindHTTP, wireEvent, part.Failed)
 	case err != nil:
-		x.fail(kindBad, fmt.Sprintf("the answer cannot be read (%v): %s", err, x.c.Excerpt(string(b[:min(len(b), maxExcerpt)]))))
+		x.fail(kindBad, wireMalformed, fmt.Sprintf("the answer cannot be read (%v): %s", err, x.c.Excerpt(string(b[:min(len(b), maxExcerpt)]))))
 	default:
 		x.take(part)
 		if x.s.Finish == "" {
@@ -371,20 +389,22 @@ func (x *exchange) stop(ctx context.Context, err error) {
 	}
 	switch {
 	case ctx.Err() != nil:
-		x.fail(kindCancelled, context.Cause(ctx).Error()+" "+progress)
+		x.fail(kindCancelled, "", context.Cause(ctx).Error()+" "+progress)
 	case isTimeout(err):
 		x.s.Limit = x.armed
-		x.fail(kindTimeout, fmt.Sprintf("limit %s of %v passed %s", x.armed, x.armedFor, progress))
+		x.fail(kindTimeout, wireTimeout, fmt.Sprintf("limit %s of %v passed %s", x.armed, x.armedFor, progress))
 	case errors.Is(err, ErrLongLine), errors.Is(err, errTooMuch):
-		x.fail(kindBad, err.Error())
+		x.fail(kindBad, wireMalformed, err.Error())
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		x.fail(kindCut, "reset "+progress)
+		x.fail(kindCut, wireReset, "reset "+progress)
+	case errors.Is(err, io.EOF) && x.s.HTTPStatus != 0:
+		x.fail(kindCut, wireCut, "closed early "+progress)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		x.fail(kindCut, "closed early "+progress)
+		x.fail(kindCut, wireEOF, "closed early "+progress)
 	case x.s.HTTPStatus == 0:
-		x.fail(kindBad, "the answer is not HTTP: "+err.Error())
+		x.fail(kindBad, wireMalformed, "the answer is not HTTP: "+err.Error())
 	default:
-		x.fail(kindCut, err.Error()+" "+progress)
+		x.fail(kindCut, wireReset, err.Error()+" "+progress)
 	}
 }
 

@@ -29,6 +29,9 @@ type Models struct {
 		Root        string `json:"root"`
 		OwnedBy     string `json:"owned_by"`
 		MaxModelLen int    `json:"max_model_len"`
+		Meta        struct {
+			NCtx int `json:"n_ctx"` // llama.cpp
+		} `json:"meta"`
 	} `json:"data"`
 }
 
@@ -45,7 +48,7 @@ func (m Models) Model(v schema.Variant) string {
 func (m Models) Limit(model string) int {
 	for _, d := range m.Data {
 		if d.ID == model {
-			return d.MaxModelLen
+			return max(d.MaxModelLen, d.Meta.NCtx)
 		}
 	}
 	return 0

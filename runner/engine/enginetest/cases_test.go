@@ -287,6 +287,9 @@ func TestC27HowAStreamMayEnd(t *testing.T) {
 				continue
 			}
 			s := ask(t, &enginetest.Fake{Dialect: dialect, End: c.end, Cut: 5, Step: time.Millisecond}, 17, engine.Limits{})
+			if want := map[string]string{"early": "cut", "fin": "eof", "reset": "reset"}[c.end]; s.Transport != want {
+				t.Errorf("end %q: transport %q, want %q", c.end, s.Transport, want)
+			}
 			if s.Error != c.kind || s.Detail != c.detail {
 				t.Errorf("end %q: %q %q, want %q %q", c.end, s.Error, s.Detail, c.kind, c.detail)
 			}
@@ -325,6 +328,14 @@ func TestC28NoProxyForAnyAddress(t *testing.T) {
 				t.Errorf("connects to %s", c.Base())
 			}
 		}
+	}
+	// Go's own rules send this name through the proxy.
+	c := enginetest.Client(t, "http://twopoint.invalid:80", "", engine.Limits{Connect: 2 * time.Second})
+	if s := send(t, "sglang", c, 2); s.HTTPStatus != 0 || s.Error == "" {
+		t.Errorf("a name that does not exist answered: %+v", s)
+	}
+	if status, err := c.Do(t.Context(), 3*time.Second, "GET", "/", nil, nil); status != 0 || err == nil {
+		t.Errorf("a name that does not exist answered %d, %v", status, err)
 	}
 	if proxied > 0 {
 		t.Errorf("%d requests went to the proxy", proxied)

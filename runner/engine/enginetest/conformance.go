@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -130,6 +131,12 @@ func Run(t *testing.T, e engine.Engine, open func(t *testing.T) Server) {
 			t.Error("the same prompt again hits nothing")
 		}
 		f := flusher.Flush(t.Context(), c)
+		if f.Status == http.StatusNotFound || f.Status == http.StatusNotImplemented {
+			if f.OK == nil || *f.OK || f.Detail == "" {
+				t.Errorf("without the route: %+v", f)
+			}
+			return
+		}
 		if f.OK == nil || !*f.OK || f.Attempts < 1 || f.Method == "" {
 			t.Fatalf("flush: %+v", f)
 		}

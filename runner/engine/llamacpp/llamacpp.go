@@ -205,7 +205,13 @@ type completion struct {
 	ReturnTokens bool    `json:"return_tokens"`
 	IDSlot       int     `json:"id_slot"`
 	CachePrompt  *bool   `json:"cache_prompt,omitempty"` // nil: the server's default, true
+
+	// Fields keeps the answer to what is read of it: the last event would
+	// otherwise repeat the whole prompt as text.
+	Fields []string `json:"response_fields,omitempty"`
 }
+
+var fields = []string{"content", "tokens", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "truncated", "timings"}
 
 // reply is one event of /completion, or its whole answer.
 type reply struct {
@@ -230,7 +236,7 @@ type reply struct {
 
 // Generate implements engine.Engine.
 func (Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request) event.Sample {
-	body := completion{Prompt: r.Text, NPredict: r.MaxTokens, IgnoreEOS: true, Stream: r.Stream, ReturnTokens: true, IDSlot: r.Slot}
+	body := completion{Prompt: r.Text, NPredict: r.MaxTokens, IgnoreEOS: true, Stream: r.Stream, ReturnTokens: true, IDSlot: r.Slot, Fields: fields}
 	if r.IDs != nil {
 		body.Prompt = r.IDs
 	}
@@ -251,9 +257,13 @@ func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 	if len(m.Error) > 0 && string(m.Error) != "null" {
 		return engine.Part{Failed: engine.ErrorMessage(data)}, nil
 	}
-	// In a stream the last event repeats the count and has no token of its own.
-	// Events without a count are progress reports.
-	part := engine.Part{IDs: m.Tokens, Text: m.Content, Done: m.Stop, Tokens: int(max(0, m.Predicted-p.counted))}
+	// The count says how many tokens are new: none in the last event of a stream
+	// and in a progress report (which has an id nonetheless), several where text
+	// was held back for being an incomplete character. Of those only one id comes.
+	part := engine.Part{Done: m.Stop, Tokens: int(max(0, m.Predicted-p.counted))}
+	if part.Tokens > 0 {
+		part.IDs, part.Text = m.Tokens, m.Content
+	}
 	p.counted = max(p.counted, m.Predicted)
 	if !m.Stop {
 		return part, nil
@@ -262,7 +272,7 @@ func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 	engine.Count(&s.PromptTokens, m.Evaluated)
 	part.Finish = map[string]string{"limit": "length", "eos": "stop", "word": "stop"}[m.StopType]
 	if m.Truncated {
-		s.Notes = append(s.Notes, "the server dropped part of the context")
+		s.Notes = append(s.Notes, "truncated by the server: the context was full")
 	}
 	if t := m.Timings; t != nil {
 		engine.Count(&s.CachedTokens, t.CacheN)

@@ -149,7 +149,7 @@ func route(c *engine.Client) string {
 
 // optional are the fields that a server may refuse, each once; another name
 // takes the place of max_tokens.
-var optional = []string{"stream_options", "cache_salt", "min_tokens", "ignore_eos", "return_token_ids", "temperature", "max_tokens"}
+var optional = []string{"stream_options", "cache_salt", "cache_prompt", "min_tokens", "ignore_eos", "return_token_ids", "temperature", "max_tokens"}
 
 // Generate implements engine.Engine. A 400 or 422 that names an optional field,
 // and a 404 of the completions route, are answered by one more request without
@@ -191,7 +191,10 @@ func request(r engine.Request, refused []string) (string, map[string]any, error)
 		body["stream_options"] = map[string]any{"include_usage": true}
 	}
 	if r.NoReuse && r.Salt != "" {
-		body["cache_salt"] = r.Salt
+		body["cache_salt"] = r.Salt // vLLM, SGLang
+	}
+	if r.NoReuse {
+		body["cache_prompt"] = false // llama.cpp
 	}
 	path := completions
 	if slices.Contains(refused, completions) {
@@ -359,9 +362,10 @@ func (Engine) Flush(ctx context.Context, c *engine.Client) event.Flush {
 // flushTries are retries of a refused flush: with back-off, about 12 s.
 const flushTries = 16
 
-// Tokenize implements engine.Tokenizer with the route that vLLM and SGLang have.
+// Tokenize implements engine.Tokenizer with the route of vLLM and SGLang, which
+// llama.cpp has as well under other field names.
 func (Engine) Tokenize(ctx context.Context, c *engine.Client, text string) ([]int32, error) {
-	in := map[string]any{"prompt": text, "add_special_tokens": false}
+	in := map[string]any{"prompt": text, "add_special_tokens": false, "content": text, "add_special": false}
 	var out struct {
 		Tokens []int32 `json:"tokens"`
 	}
