@@ -145,7 +145,7 @@ type evaluator struct {
 // evaluate builds the instance and returns the experiment as a node.
 func evaluate(src *source) (*node, *build.Instance, diag.List) {
 	inst, ds := src.instance(false)
-	if ds.HasErrors() {
+	if inst == nil || inst.Err != nil {
 		return nil, inst, ds
 	}
 	ctx := cuecontext.New()
@@ -156,7 +156,7 @@ func evaluate(src *source) (*node, *build.Instance, diag.List) {
 		// reported, put out of the way, and the rest is looked at as well.
 		bad := evaluation(v.Err())
 		e.ds = append(e.ds, bad...)
-		if inst, ds = src.instance(false); ds.HasErrors() {
+		if inst, _ = src.instance(false); inst == nil {
 			return nil, inst, e.ds
 		}
 		for _, d := range bad {
@@ -166,8 +166,8 @@ func evaluate(src *source) (*node, *build.Instance, diag.List) {
 		v = ctx.BuildInstance(inst)
 	}
 	e.strict = lazily(func() cue.Value {
-		inst, ds := src.instance(true)
-		if ds.HasErrors() {
+		inst, _ := src.instance(true)
+		if inst == nil || inst.Err != nil {
 			return cue.Value{}
 		}
 		return cuecontext.New().BuildInstance(inst)

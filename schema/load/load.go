@@ -14,6 +14,8 @@ import (
 	"io"
 	"strings"
 
+	"cuelang.org/go/cue/build"
+
 	"twopoint/schema"
 	"twopoint/schema/diag"
 )
@@ -63,7 +65,7 @@ func Load(arg string, opt Options) (*Loaded, diag.List) {
 		return nil, ds
 	}
 	src.sets = sets
-	root, inst, ds := evaluate(src)
+	root, inst, ds := guarded(src)
 	if root == nil {
 		return nil, tidy(ds, diag.Pos{})
 	}
@@ -104,6 +106,18 @@ func Load(arg string, opt Options) (*Loaded, diag.List) {
 		l.Resolved = b.Bytes()
 	}
 	return l, ds
+}
+
+// guarded keeps a panic of the CUE evaluator, which foreign text can provoke,
+// from ending the program.
+func guarded(src *source) (n *node, inst *build.Instance, ds diag.List) {
+	defer func() {
+		if p := recover(); p != nil {
+			n, inst = nil, nil
+			ds = diag.List{{Pos: diag.Pos{File: shortPath(src.dir)}, Rule: "CUE cannot evaluate this spec: " + oneLine(fmt.Sprint(p))}}
+		}
+	}()
+	return evaluate(src)
 }
 
 // Pos is the place in the author's text of the value at a data path such as

@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
 	"cuelang.org/go/cue/ast"
+	"cuelang.org/go/cue/ast/astutil"
 	"cuelang.org/go/cue/build"
 	"cuelang.org/go/cue/errors"
 	cueload "cuelang.org/go/cue/load"
@@ -35,6 +37,7 @@ type source struct {
 	name    string   // of the experiment
 	args    []string // for cue/load; nil for data files
 	pkg     string   // the package to load from a folder
+	ignore  []string // files of the folder that are no CUE and no part of the spec
 	stdin   []byte
 	data    string // path of a YAML or JSON file, or "" for CUE
 	content []byte // of the data file
@@ -93,16 +96,18 @@ func openStdin(opt Options) (*source, diag.List) {
 		return nil, failure("-", err)
 	}
 	s := &source{dir: dir, name: "stdin"}
-	_, err = parser.ParseFile("-", b, parser.ParseComments)
-	if err == nil {
-		s.args, s.stdin = []string{"-"}, b
-		return s, nil
+	f, err := parser.ParseFile("-", b, parser.ParseComments)
+	if err != nil || len(f.Unresolved) > 0 { // plain words of YAML are references in CUE
+		if y, yerr := yaml.Extract("-", b); yerr == nil && declares(y, "experiment") {
+			s.data, s.content = "-.yaml", b
+			return s, nil
+		}
 	}
-	if f, yerr := yaml.Extract("-", b); yerr == nil && declares(f, "experiment") {
-		s.data, s.content = "-.yaml", b
-		return s, nil
+	if err != nil {
+		return nil, firstSyntaxError(err)
 	}
-	return nil, firstSyntaxError(err)
+	s.args, s.stdin = []string{"-"}, b
+	return s, nil
 }
 
 // openFolder finds the one package that declares an experiment. Files without a
@@ -133,7 +138,8 @@ func openFolder(dir string) (*source, diag.List) {
 		}
 		if err != nil {
 			if pkg == "" && !bytes.Contains(b, []byte("experiment")) {
-				continue // a scratch file
+				s.ignore = append(s.ignore, p) // a scratch file
+				continue
 			}
 			broken[pkg] = append(broken[pkg], firstSyntaxError(err)...)
 			other = append(other, firstSyntaxError(err)...)
@@ -229,6 +235,9 @@ func (s *source) instance(strict bool) (*build.Instance, diag.List) {
 	for name, text := range files {
 		overlay[filepath.Join(schemaDir, name)] = cueload.FromBytes(text)
 	}
+	for _, p := range s.ignore {
+		overlay[p] = cueload.FromString("")
+	}
 	cfg := &cueload.Config{
 		Dir:       s.dir,
 		Package:   s.pkg,
@@ -242,14 +251,14 @@ func (s *source) instance(strict bool) (*build.Instance, diag.List) {
 		return nil, failure(s.dir, fmt.Errorf("%d packages where one was expected", len(list)))
 	}
 	inst := list[0]
-	ds := imports(inst, module)
+	ds := append(imports(inst, module), selections(inst.Files)...)
 	if inst.Err != nil && len(ds) == 0 {
 		ds = evaluation(inst.Err)
 	}
-	if ds.HasErrors() {
+	if inst.Err != nil {
 		return inst, ds
 	}
-	return inst, s.applySets(inst.Files)
+	return inst, append(ds, s.applySets(inst.Files)...)
 }
 
 func (s *source) dataInstance() (*build.Instance, diag.List) {
@@ -343,38 +352,78 @@ func imports(inst *build.Instance, module string) diag.List {
 	return ds
 }
 
+// selections reports names taken from the schema package that it does not have;
+// the stand-in for the definitions takes no notice of them.
+func selections(files []*ast.File) diag.List {
+	names := definitionNames()
+	var ds diag.List
+	for _, f := range files {
+		local := ""
+		for spec := range f.ImportSpecs() {
+			if info, err := astutil.ParseImportSpec(spec); err == nil && info.Dir == importPath {
+				local = info.Ident
+			}
+		}
+		if local == "" {
+			continue
+		}
+		ast.Walk(f, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			id, isIdent := sel.X.(*ast.Ident)
+			name, _, err := ast.LabelName(sel.Sel)
+			if isIdent && err == nil && id.Name == local && !slices.Contains(names, name) {
+				d := diag.Diagnostic{Pos: place(sel.Sel.Pos()), Value: name, Rule: "the schema has no such definition"}
+				d.Suggest = near(name, names)
+				ds = append(ds, d)
+			}
+			return true
+		}, nil)
+	}
+	return ds
+}
+
+// definitionNames are the definitions of the schema.
+func definitionNames() []string {
+	var names []string
+	for _, text := range definitionFiles(true) {
+		f, err := parser.ParseFile("schema", text)
+		if err != nil {
+			panic(err) // embedded
+		}
+		for _, d := range f.Decls {
+			if f, ok := d.(*ast.Field); ok {
+				name, _, _ := ast.LabelName(f.Label)
+				names = append(names, name)
+			}
+		}
+	}
+	sort.Strings(names)
+	return names
+}
+
 // definitionFiles is the schema package: the definitions, or the same names
 // without any rule.
 func definitionFiles(strict bool) map[string][]byte {
+	if !strict {
+		var open bytes.Buffer
+		open.WriteString("package schema\n")
+		for _, name := range definitionNames() {
+			fmt.Fprintf(&open, "%s: _\n", name)
+		}
+		return map[string][]byte{openSchema: open.Bytes()}
+	}
 	out := map[string][]byte{}
 	entries, err := schema.Definitions.ReadDir(".")
 	if err != nil {
 		panic(err) // embedded
 	}
-	var open strings.Builder
-	open.WriteString("package schema\n")
 	for _, e := range entries {
-		b, err := schema.Definitions.ReadFile(e.Name())
-		if err != nil {
+		if out[e.Name()], err = schema.Definitions.ReadFile(e.Name()); err != nil {
 			panic(err)
 		}
-		if strict {
-			out[e.Name()] = b
-			continue
-		}
-		f, err := parser.ParseFile(e.Name(), b)
-		if err != nil {
-			panic(err)
-		}
-		for _, d := range f.Decls {
-			if f, ok := d.(*ast.Field); ok {
-				name, _, _ := ast.LabelName(f.Label)
-				fmt.Fprintf(&open, "%s: _\n", name)
-			}
-		}
-	}
-	if !strict {
-		out[openSchema] = []byte(open.String())
 	}
 	return out
 }
