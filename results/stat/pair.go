@@ -95,10 +95,10 @@ type Pair struct {
 // Valid tells whether nothing speaks against the pair.
 func (p Pair) Valid() bool { return len(p.Reasons) == 0 }
 
-// Interrupted tells whether the pair was torn or cancelled, which says nothing
-// about the server.
+// Interrupted tells whether the pair was torn or cancelled by us, which says
+// nothing about the server; a request that failed by itself does.
 func (p Pair) Interrupted() bool {
-	return p.has(Torn) || p.has(Cancelled)
+	return p.has(Torn) || p.has(Cancelled) && !p.has(RequestFailed) && !p.has(FlushRefused)
 }
 
 func (p *Pair) has(c Code) bool { return has(p.Reasons, c) }
@@ -143,11 +143,11 @@ func NewPair(a, b []event.Sample, r Rules) Pair {
 	for _, s := range slices.Concat(a, b) {
 		p.DeploymentID, p.PointID, p.Role, p.Repeat, p.Attempt = s.DeploymentID, s.PointID, s.Role, s.Repeat, s.Attempt
 	}
-	if len(a) > 0 && a[0].Second {
+	if len(a) > 0 && a[0].Second || len(a) == 0 && len(b) > 0 && !b[0].Second {
 		p.Order = "ba"
 	}
 	p.judge(a, b, r)
-	if !p.Interrupted() {
+	if len(a) >= r.requests() && len(b) >= r.requests() {
 		p.measure(b, r)
 	}
 	return p
@@ -217,10 +217,6 @@ func meanOf(samples []event.Sample, get func(event.Sample) *float64) *float64 {
 
 // judge collects reasons and doubts.
 func (p *Pair) judge(a, b []event.Sample, r Rules) {
-	if len(a) < r.requests() || len(b) < r.requests() {
-		p.reason(Torn, "leg a has %d and leg b %d of %d requests", len(a), len(b), r.requests())
-		return
-	}
 	for _, leg := range []struct {
 		name    string
 		samples []event.Sample
@@ -233,11 +229,18 @@ func (p *Pair) judge(a, b []event.Sample, r Rules) {
 			p.judgeSample(name, s, r)
 		}
 	}
-	if len(p.Reasons) > 0 && (p.Interrupted() || p.has(RequestFailed)) {
-		return // counts of a failed request prove nothing more
+	if slices.ContainsFunc(slices.Concat(a, b), unanswered) {
+		return // no wonder that a leg is missing, and counts prove nothing more
+	}
+	if len(a) < r.requests() || len(b) < r.requests() {
+		p.reason(Torn, "leg a has %d and leg b %d of %d requests", len(a), len(b), r.requests())
+		return
 	}
 	p.judgeLegs(r)
 }
+
+// unanswered tells whether a request was not answered whole.
+func unanswered(s event.Sample) bool { return s.Error != "" || s.Finish == "abort" }
 
 func (p *Pair) judgeSample(name string, s event.Sample, r Rules) {
 	exact := r.Length != "reported"
@@ -250,8 +253,11 @@ func (p *Pair) judgeSample(name string, s event.Sample, r Rules) {
 		}
 	}
 	switch {
-	case s.Error == "cancelled":
+	case s.Error == "cancelled" || s.Error == "time-limit":
 		p.reason(Cancelled, "%s was interrupted", name)
+		return
+	case s.Error == "flush-refused":
+		p.reason(FlushRefused, "%s: the flush was refused%s", name, after(": ", s.Detail))
 		return
 	case s.Error != "":
 		p.reason(RequestFailed, "%s: %s%s", name, s.Error, after(": ", s.Detail))

@@ -267,6 +267,21 @@ func TestTornPair(t *testing.T) {
 	if p := NewPair(nil, nil, Rules{}); !p.Interrupted() {
 		t.Errorf("a pair of nothing is %+v", p)
 	}
+	// A leg that was not tried because the other failed is no interruption.
+	cut, stopped := clock(1000, 1), clock(1000, 1)
+	cut.Error, stopped.Error = "http-error", "cancelled"
+	if p := NewPair(one(cut), nil, exact); codes(p.Reasons) != "request_failed" || p.Interrupted() || p.Valid() {
+		t.Errorf("got %v", p.Reasons)
+	}
+	cut.Error, cut.Detail = "flush-refused", "still busy"
+	if p := NewPair(nil, one(cut), exact); codes(p.Reasons) != "flush_refused" || p.Interrupted() || p.Order != "ba" {
+		t.Errorf("got %v", p.Reasons)
+	}
+	two := exact
+	two.Concurrency = 2
+	if p := NewPair([]event.Sample{cut, stopped}, nil, two); p.Interrupted() {
+		t.Errorf("got %v", p.Reasons)
+	}
 }
 
 // speculative delivers up to four tokens in a step of 0.060 s.
