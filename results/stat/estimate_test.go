@@ -349,6 +349,10 @@ func TestSize(t *testing.T) {
 		t.Errorf("pilot legs of %d and %d tokens", a, b)
 	}
 
+	if a, b := PilotSize(SizeRequest{Context: 1000, ContextLimit: 1074}); a != 1 || b != 10 {
+		t.Errorf("pilot legs of %d and %d tokens within 1074", a, b)
+	}
+
 	// Several requests whose prefills follow each other: the first must still
 	// decode 32 steps after the last began.
 	rules := exact

@@ -43,10 +43,27 @@ type Sizing struct {
 	Capped  string   // why B − A is below Wanted; empty: it is not
 }
 
-// PilotSize is the sizes of the legs of the pilot pairs.
+// PilotSize is the sizes of the legs of warm-up and pilot pairs: 32 tokens
+// apart, less only where there is no room.
 func PilotSize(r SizeRequest) (a, b int) {
 	a = r.a()
-	return a, a + floorTokens
+	room, _ := r.room()
+	return a, a + int(max(1, min(floorTokens, room)))
+}
+
+// room is the largest b − a that the engine's cap and the context limit leave,
+// and which of them is the tighter.
+func (r SizeRequest) room() (most float64, why string) {
+	most = math.Inf(1)
+	if r.EngineCap > 0 {
+		most, why = float64(r.EngineCap-r.a()), CappedByEngine
+	}
+	if r.ContextLimit > 0 {
+		if m := float64(r.ContextLimit - contextReserve - r.Context - r.a()); m < most {
+			most, why = m, CappedByLimit
+		}
+	}
+	return most, why
 }
 
 func (r SizeRequest) a() int {
@@ -78,7 +95,7 @@ func Size(pilots []Pair, r SizeRequest) (Sizing, error) {
 	if r.Speculative {
 		floor = floorSpeculative
 	}
-	d, cap, capped := float64(floor), math.Inf(1), ""
+	d, capped := float64(floor), ""
 	if s.S0S != nil && r.Target > 0 {
 		if want := math.Ceil(3*s.JitterS/(r.Target**s.S0S) - 1e-9); want < math.MaxInt32 {
 			s.Wanted = int(want)
@@ -108,18 +125,9 @@ func Size(pilots []Pair, r SizeRequest) (Sizing, error) {
 	if most := max(float64(r.Context/8), least); d > most {
 		d, capped = most, CappedByContext
 	}
-	limit := func(most int, why string) {
-		if float64(most) < min(d, cap) {
-			cap, capped = float64(most), why
-		}
+	if most, why := r.room(); most < d {
+		d, capped = most, why
 	}
-	if r.EngineCap > 0 {
-		limit(r.EngineCap-s.A, CappedByEngine)
-	}
-	if r.ContextLimit > 0 {
-		limit(r.ContextLimit-contextReserve-r.Context-s.A, CappedByLimit)
-	}
-	d = min(d, cap)
 	if d < 1 {
 		return s, fmt.Errorf("no room for a leg b beside a prompt of %d and a leg a of %d tokens (%s)", r.Context, s.A, capped)
 	}
