@@ -101,7 +101,7 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 	var failed *event.Failure
 	if e.Managed {
 		if err := endLeftovers(ctx, a.Order.RunID); err != nil {
-			return &event.Failure{Kind: string(failure.LeftOver), Stage: "launch", Scope: "host", Message: err.Error()}, nil
+			return l.fact(failure.Launch, failure.FoundLeftOver, err), nil
 		}
 		host := l.variant.Host
 		if host == "" {
@@ -114,20 +114,27 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 				return nil, fmt.Errorf("choose a port on %s: %w", host, err)
 			}
 		} else if err := deploy.CheckPort(net.JoinHostPort(host, strconv.Itoa(port))); err != nil {
-			return &event.Failure{Kind: string(failure.PortInUse), Stage: "launch", Scope: "host", Message: err.Error()}, nil
+			return l.fact(failure.Launch, failure.PortTaken, err), nil
 		}
 		argv, extra, err := l.engine.Args(l.variant.Variant, host, port)
 		if err != nil {
 			return nil, fmt.Errorf("command line of variant %s: %w", l.variant.Name, err)
 		}
 		argv = a.fill(argv, port)
+		if l.variant.Setup != "" {
+			// One shell, so that what the set-up line exports reaches the server; exec, so that no shell stands between us.
+			argv = append([]string{"/bin/sh", "-c", a.fill([]string{l.variant.Setup}, port)[0] + "\nexec \"$@\"", "sh"}, argv...)
+		}
 		e.Host, e.Port, base = host, port, "http://"+net.JoinHostPort(host, strconv.Itoa(port))
 		for _, word := range argv {
 			e.Argv = append(e.Argv, redact(word))
 		}
-		cwd := l.variant.Cwd
+		cwd := a.fill([]string{l.variant.Cwd}, port)[0]
 		if cwd == "" {
 			cwd = a.WorkDir
+		}
+		if failed, err := l.build(ctx, a, cwd, l.environ(extra, secrets), redact); failed != nil || err != nil {
+			return failed, err
 		}
 		l.proc, err = deploy.Launch(context.WithoutCancel(ctx), deploy.Command{
 			ID: a.Order.RunID + "/" + l.id, Argv: argv, Env: l.environ(extra, secrets), Dir: cwd, LogPath: a.LogPath(l.id), Redact: redact,
@@ -135,7 +142,7 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 		var start *deploy.StartError
 		switch {
 		case errors.As(err, &start):
-			failed = &event.Failure{Kind: string(failure.StartError), Stage: "launch", Scope: "server", Message: err.Error()}
+			failed = l.fact(failure.Launch, failure.LaunchFailed, err)
 		case err != nil:
 			return nil, fmt.Errorf("launch %s: %w", l.id, err)
 		default:
@@ -149,6 +156,36 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 		return nil, fmt.Errorf("variant %s: %w", l.variant.Name, err)
 	}
 	return failed, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &e})
+}
+
+// build runs the variant's build commands, once a stretch of work. Their output
+// goes where the server's will.
+func (l *life) build(ctx context.Context, a *Agent, dir string, env []string, redact func(string) string) (*event.Failure, error) {
+	if a.built[l.variant.Name] {
+		return nil, nil
+	}
+	for i, argv := range l.variant.Build {
+		c := deploy.Command{ID: fmt.Sprintf("%s/%s-build%d", a.Order.RunID, l.id, i+1), Argv: a.fill(argv, 0), Env: env, Dir: dir, LogPath: a.LogPath(l.id), Redact: redact}
+		proc, err := deploy.Launch(ctx, c)
+		why := ""
+		var log []string
+		if err == nil {
+			<-proc.Done()
+			if exit := proc.Exit(); exit.Code != 0 || exit.Signal != "" {
+				why, log = fmt.Sprintf("%s: %s", deploy.Quote(c.Argv), exit), proc.LogTail(failureTail)
+			}
+		} else if start := new(deploy.StartError); errors.As(err, &start) {
+			why = err.Error()
+		} else {
+			return nil, fmt.Errorf("build variant %s: %w", l.variant.Name, err)
+		}
+		if why != "" {
+			f := failure.Classify(failure.Observation{Stage: failure.Build, Log: log, Facts: map[failure.Fact]string{failure.BuildFailed: redact(why)}})
+			return l.outcome(f, failure.Build), ctx.Err()
+		}
+	}
+	a.built[l.variant.Name] = true
+	return nil, nil
 }
 
 // fill puts the target's values into a command line's placeholders and our own
@@ -202,11 +239,12 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 			break
 		}
 		if limit.Err() != nil {
-			return &event.Failure{Kind: string(failure.NotReady), Stage: "load", Scope: "server", Evidence: l.logTail(3),
-				Message: fmt.Sprintf("not ready in %v: %v", within, err)}, nil
+			f := l.fact(failure.Load, failure.ReadyTimeout, fmt.Errorf("not ready in %v: %w", within, err))
+			f.Evidence = append(f.Evidence, l.logTail(3)...)
+			return f, nil
 		}
 		if !errors.Is(err, engine.ErrNotYet) {
-			return &event.Failure{Kind: string(failure.NotReady), Stage: "load", Scope: "server", Evidence: l.logTail(3), Message: err.Error()}, nil
+			return l.unusable(err), nil
 		}
 		select {
 		case <-time.After(readyPause):
@@ -217,11 +255,11 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 	loadS := time.Since(l.launch).Seconds()
 	info, err := l.engine.Info(ctx, l.client, l.variant.Variant)
 	if err != nil {
-		return &event.Failure{Kind: string(failure.BadResponse), Stage: "load", Scope: "server", Message: fmt.Sprintf("read what the server says of itself: %v", err)}, nil
+		return l.unusable(fmt.Errorf("read what the server says of itself: %w", err)), nil
 	}
 	l.info = info
 	if err := l.preparePrompts(ctx, a); err != nil {
-		return &event.Failure{Kind: string(failure.BadResponse), Stage: "load", Scope: "server", Message: err.Error()}, nil
+		return l.unusable(err), nil
 	}
 	return nil, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &event.Deployment{
 		DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "ready", Managed: l.proc != nil, LoadS: &loadS, Effective: effective(info),
@@ -362,13 +400,29 @@ func (l *life) classify(s *event.Sample, stage failure.Stage, state aftermath) e
 			}
 		}
 	}
-	f := failure.Classify(o)
-	out := event.Failure{DeploymentID: l.id, Variant: l.variant.Name, Kind: string(f.Kind), Stage: string(stage), Scope: string(f.Scope),
-		Signature: f.Signature, Message: f.Message, Evidence: f.Evidence, HTTPStatus: o.HTTPStatus, ExitSignal: o.Exit.Signal}
+	f := l.outcome(failure.Classify(o), stage)
+	f.HTTPStatus, f.ExitSignal = o.HTTPStatus, o.Exit.Signal
 	if o.Exit.State == failure.Ended && o.Exit.Signal == "" {
-		out.ExitCode = &o.Exit.Code
+		f.ExitCode = &o.Exit.Code
 	}
-	return out
+	return *f
+}
+
+// outcome is a finding as an event.
+func (l *life) outcome(f failure.Finding, stage failure.Stage) *event.Failure {
+	return &event.Failure{DeploymentID: l.id, Variant: l.variant.Name, Kind: string(f.Kind), Stage: string(stage), Scope: string(f.Scope),
+		Signature: f.Signature, Message: f.Message, Evidence: f.Evidence}
+}
+
+// fact is the outcome that a single fact decides.
+func (l *life) fact(stage failure.Stage, fact failure.Fact, err error) *event.Failure {
+	return l.outcome(failure.Classify(failure.Observation{Stage: stage, Facts: map[failure.Fact]string{fact: err.Error()}}), stage)
+}
+
+// unusable is the outcome of a server that answers, but not as the one that the
+// spec describes.
+func (l *life) unusable(err error) *event.Failure {
+	return l.outcome(failure.Classify(failure.Observation{Stage: failure.Load, Transport: failure.Malformed, Error: err.Error()}), failure.Load)
 }
 
 func (l *life) logTail(n int) []string {

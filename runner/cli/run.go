@@ -340,6 +340,7 @@ func (s *session) measure(ctx context.Context) (err error) {
 	s.view = s.newView(s.history, s.chosen)
 	reason, err := agent.Run(ctx, s.state)
 	s.view.close()
+	os.Remove(agent.WorkDir) // stays where servers or builds left something in it
 	tables, tablesErr := s.refresh()
 	if err = errors.Join(err, tablesErr); err != nil {
 		return exit(ExitTrouble, "%w\nthe run is in %s; \"twopoint resume %s\" goes on with it", err, s.dir, s.dir.ID())
@@ -381,8 +382,11 @@ func (s *session) agent() (*runner.Agent, error) {
 	a := &runner.Agent{
 		Order: work, History: s.history, Journal: s.journal, Engine: engines.Lookup, Self: self, Version: Version,
 		LogPath: func(id string) string { return run.Dir(root).Log(id) },
-		Files:   filepath.Join(root, "spec"), WorkDir: root, Secret: os.LookupEnv,
+		Files:   filepath.Join(root, "spec"), WorkDir: filepath.Join(root, "work"), Secret: os.LookupEnv,
 		Selected: s.chosen, Only: s.only, After: s.after,
+	}
+	if err := os.MkdirAll(a.WorkDir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the servers' working folder: %w", err)
 	}
 	if s.limit > 0 {
 		a.Deadline = time.Now().Add(s.limit)
