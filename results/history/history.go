@@ -6,6 +6,7 @@
 package history
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 // History is a plan and what has happened to it. Events are added in the order
 // in which they were recorded, those of different orders in any interleaving.
+// What it hands out is to be read only.
 type History struct {
 	Plan    plan.Plan
 	Runs    []event.Event // of type run: the stretches of work
@@ -26,18 +28,21 @@ type History struct {
 	First   time.Time // of the first and the last event; zero without any
 	Last    time.Time
 
-	points []*Point
-	byID   map[string]*Point
-	lives  map[string]*Life
+	points   []*Point
+	byID     map[string]*Point
+	lives    map[string]*Life
+	variants map[string]plan.Variant
 }
 
-// Life is one life of a server.
+// Life is one life of a server. One whose runner was killed has no end.
 type Life struct {
-	event.Deployment // what was recorded at launch, completed by the later steps
-	LaunchedAt       time.Time
+	event.Deployment           // what was recorded at launch, completed by the later steps
+	LaunchedAt       time.Time // zero where it failed before the launch was recorded
 	Ready            bool
 	Ended            bool
-	Failure          *event.Failure // what it ended by, where it failed
+	Failure          *event.Failure // what it failed by: the first that was recorded
+
+	again *Point // measured once more at the life's end
 }
 
 // Point is a planned point and what was recorded of it.
@@ -46,11 +51,13 @@ type Point struct {
 	Sized   *event.Point   // token budgets, once fixed
 	Stop    string         // why measuring stopped; empty: it has not
 	Failure *event.Failure // its outcome, where it failed
-	Skip    *event.Skip
+	Skip    *event.Skip    // its outcome, where it was not tried
+	Notes   []event.Note   // what was noted about it
 
-	history *History
-	pairs   map[pairKey]*Pair
-	order   []pairKey
+	history  *History
+	pairs    map[pairKey]*Pair
+	order    []pairKey
+	estimate *stat.Point // of the pairs so far; nil: to be made
 }
 
 // Pair is one pair of a point with its samples and what they say.
@@ -64,9 +71,16 @@ type Pair struct {
 	Status   string // complete | failed | cancelled; a torn pair is cancelled
 	A, B     []event.Sample
 
-	ended  bool
-	judged bool
+	ended      bool
+	judged     bool
+	superseded bool // tried again since, or about to be: it enters no figure
 }
+
+// States of a pair. What ended in no other way was torn by a crash.
+const (
+	complete  = "complete"
+	cancelled = "cancelled"
+)
 
 type pairKey struct {
 	role            string
@@ -75,7 +89,10 @@ type pairKey struct {
 
 // New is the history of a plan to which nothing has happened, with events added.
 func New(p plan.Plan, events []event.Event) *History {
-	h := &History{Plan: p, byID: make(map[string]*Point, len(p.Points)), lives: map[string]*Life{}}
+	h := &History{Plan: p, byID: make(map[string]*Point, len(p.Points)), lives: map[string]*Life{}, variants: make(map[string]plan.Variant, len(p.Variants))}
+	for _, v := range p.Variants {
+		h.variants[v.Name] = v
+	}
 	for _, pt := range p.Points {
 		point := &Point{Point: pt, history: h, pairs: map[pairKey]*Pair{}}
 		h.points = append(h.points, point)
@@ -93,6 +110,9 @@ func (h *History) Points() []*Point { return h.points }
 // Point is the planned point with that id, or nil.
 func (h *History) Point(id string) *Point { return h.byID[id] }
 
+// Variant is the plan's variant of that name; its ID is empty where there is none.
+func (h *History) Variant(name string) plan.Variant { return h.variants[name] }
+
 // Life is the server life with that id, or nil.
 func (h *History) Life(id string) *Life { return h.lives[id] }
 
@@ -100,7 +120,8 @@ func (h *History) Life(id string) *Life { return h.lives[id] }
 func (h *History) Deployments() int { return len(h.Lives) }
 
 // Add takes one event. Events of points that the plan does not have are kept
-// only as samples.
+// only as samples. The first outcome of a point stands until it is tried again:
+// a failure after the point was done concerns the server alone.
 func (h *History) Add(e event.Event) {
 	if h.First.IsZero() || e.Time.Before(h.First) {
 		h.First = e.Time
@@ -116,7 +137,7 @@ func (h *History) Add(e event.Event) {
 	case e.Sample != nil:
 		h.Samples = append(h.Samples, e)
 		if p := h.byID[e.Sample.PointID]; p != nil {
-			p.sample(*e.Sample)
+			p.sample(e.Sample)
 		}
 	case e.Repeat != nil:
 		if p := h.byID[e.Repeat.PointID]; p != nil {
@@ -127,30 +148,53 @@ func (h *History) Add(e event.Event) {
 			p.step(*e.Point)
 		}
 	case e.Skip != nil:
-		if p := h.byID[e.Skip.PointID]; p != nil {
+		if p := h.byID[e.Skip.PointID]; p != nil && p.Open() {
 			p.Skip = e.Skip
 		}
 	case e.Failure != nil:
-		if l := h.lives[e.Failure.DeploymentID]; l != nil && (e.Failure.Scope == "server" || e.Failure.PointID == "") && l.Failure == nil {
-			l.Failure = e.Failure
-		}
-		if p := h.byID[e.Failure.PointID]; p != nil {
-			p.Failure = e.Failure
-		}
+		h.failure(e.Failure)
 	case e.Note != nil:
 		h.Notes = append(h.Notes, *e.Note)
+		if p := h.byID[e.Note.PointID]; p != nil {
+			p.Notes = append(p.Notes, *e.Note)
+		}
 	}
+}
+
+// failure gives a failure to the life that ended by it and to its point. A life
+// that failed before its launch was recorded begins with it.
+func (h *History) failure(f *event.Failure) {
+	if p := h.byID[f.PointID]; p != nil && p.Open() {
+		p.Failure = f
+	}
+	if f.DeploymentID == "" || f.PointID != "" && f.Scope == "request" {
+		return
+	}
+	l := h.lives[f.DeploymentID]
+	if l == nil {
+		l = h.life(event.Deployment{DeploymentID: f.DeploymentID, Variant: f.Variant, VariantID: h.variants[f.Variant].ID, Managed: h.variants[f.Variant].URL == ""})
+	}
+	if l.Failure == nil {
+		l.Failure = f
+	}
+}
+
+func (h *History) life(d event.Deployment) *Life {
+	l := &Life{Deployment: d}
+	h.lives[d.DeploymentID] = l
+	h.Lives = append(h.Lives, l)
+	return l
 }
 
 func (h *History) deployment(e event.Event) {
 	d := *e.Deployment
 	l := h.lives[d.DeploymentID]
 	if l == nil {
-		l = &Life{Deployment: d, LaunchedAt: e.Time}
-		h.lives[d.DeploymentID] = l
-		h.Lives = append(h.Lives, l)
+		l = h.life(d)
 	}
 	switch d.State {
+	case "launch":
+		l.Deployment, l.LaunchedAt = d, e.Time
 	case "ready":
 		l.Ready, l.LoadS, l.Effective = true, d.LoadS, d.Effective
 	case "probed":
@@ -162,45 +206,59 @@ func (h *History) deployment(e event.Event) {
 	l.State = d.State
 }
 
-func (p *Point) pair(k pairKey) *Pair {
+// pair is the pair of that key. A new attempt takes the place of those before it.
+func (p *Point) pair(k pairKey, life string) *Pair {
+	p.estimate = nil
 	pr := p.pairs[k]
 	if pr == nil {
-		pr = &Pair{Role: k.role, Repeat: k.repeat, Attempt: k.attempt, Status: "cancelled"}
+		pr = &Pair{Role: k.role, Repeat: k.repeat, Attempt: k.attempt, Status: cancelled}
+		for _, other := range p.order {
+			if earlier := p.pairs[other]; other.role == k.role && other.repeat == k.repeat && earlier.Status != complete {
+				earlier.superseded = true
+			}
+		}
 		p.pairs[k] = pr
 		p.order = append(p.order, k)
+	}
+	pr.Life, pr.judged = life, false
+	if l := p.history.lives[life]; l != nil && k.role == event.RoleDrift {
+		l.again = p
 	}
 	return pr
 }
 
-func (p *Point) sample(s event.Sample) {
+func (p *Point) sample(s *event.Sample) {
 	if s.Leg != "a" && s.Leg != "b" || s.Role == event.RoleSettle {
 		return
 	}
-	pr := p.pair(pairKey{s.Role, s.Repeat, s.Attempt})
-	pr.Life, pr.judged = s.DeploymentID, false
+	pr := p.pair(pairKey{s.Role, s.Repeat, s.Attempt}, s.DeploymentID)
 	if len(pr.A)+len(pr.B) == 0 {
 		pr.LegOrder = map[string]string{"a": "ab", "b": "ba"}[s.Leg]
 	}
 	if s.Leg == "a" {
-		pr.A = append(pr.A, s)
+		pr.A = append(pr.A, *s)
 	} else {
-		pr.B = append(pr.B, s)
+		pr.B = append(pr.B, *s)
 	}
 }
 
 func (p *Point) end(r event.Repeat) {
-	pr := p.pair(pairKey{r.Role, r.Repeat, r.Attempt})
-	pr.Life, pr.LegOrder, pr.Status, pr.ended, pr.judged = r.DeploymentID, r.Order, r.Status, true, false
+	pr := p.pair(pairKey{r.Role, r.Repeat, r.Attempt}, r.DeploymentID)
+	pr.LegOrder, pr.Status, pr.ended = r.Order, r.Status, true
 }
 
 func (p *Point) step(e event.Point) {
+	p.estimate = nil
 	switch e.State {
 	case "sized":
 		p.Sized = &e
 	case "done":
-		p.Stop = e.Stop
+		p.Stop = cmp.Or(e.Stop, "done")
 	case "retry": // what went wrong is forgotten, what was measured is not
 		p.Failure, p.Skip, p.Stop = nil, nil, ""
+		for _, pr := range p.pairs {
+			pr.superseded = pr.superseded || pr.Status != complete
+		}
 	}
 }
 
@@ -214,7 +272,7 @@ func (p *Point) Pairs() []*Pair { return p.of(event.RoleMeasure) }
 func (p *Point) Pilots() []stat.Pair {
 	var out []stat.Pair
 	for _, pr := range p.of(event.RolePilot) {
-		if pr.Status == "complete" {
+		if pr.Status == complete {
 			out = append(out, pr.Pair)
 		}
 	}
@@ -237,16 +295,19 @@ func (p *Point) of(role string) []*Pair {
 
 func (pr *Pair) judge(r stat.Rules) {
 	pr.Pair, pr.judged = stat.NewPair(pr.A, pr.B, r), true
-	if !pr.ended && !pr.Pair.Interrupted() {
+	if (!pr.ended || pr.Status == cancelled) && !pr.Pair.Interrupted() {
 		// Both legs are there, but not the word that the pair was whole.
 		pr.Pair.Reasons = append(pr.Pair.Reasons, stat.Finding{Code: stat.Cancelled, Detail: "interrupted before the pair was recorded as complete"})
 	}
 }
 
-// rules are what judging a pair of a point in a life depends on.
+// rules are what judging a pair of a point in a life depends on. A life is
+// ready and probed before its first pair.
 func (h *History) rules(p *Point, life string) stat.Rules {
-	v, _ := h.Plan.Variant(p.Variant)
-	r := stat.Rules{Concurrency: p.Concurrency, Length: h.Plan.Prompt.Length, Tolerance: h.Plan.Prompt.Tolerance, Flush: v.Flush, Nonce: h.Plan.Prompt.Nonce}
+	r := stat.Rules{
+		Concurrency: p.Concurrency, Length: h.Plan.Prompt.Length, Tolerance: h.Plan.Prompt.Tolerance,
+		Flush: h.variants[p.Variant].Flush, Nonce: h.Plan.Prompt.Nonce,
+	}
 	if l := h.lives[life]; l != nil {
 		r.Probe = l.Probe
 		r.Page = int64(number(l.Effective["page_size"]))
@@ -279,55 +340,71 @@ func number(v any) float64 {
 	return 0
 }
 
-// Next is the number of the next pair of a role, and the attempt at it: torn
-// pairs are tried again under their own number.
+// Next is the number of the next pair of a role, and the attempt at it: a pair
+// that did not become complete is tried again under its own number. A key that
+// has a sample never comes again.
 func (p *Point) Next(role string) (repeat, attempt int) {
-	repeat, attempt = 1, 1
+	done := true
 	for _, k := range p.order {
-		if k.role != role {
-			continue
-		}
-		switch {
-		case p.pairs[k].ended && k.repeat >= repeat:
-			repeat, attempt = k.repeat+1, 1
-		case k.repeat == repeat && k.attempt >= attempt:
-			attempt = k.attempt + 1
+		switch pr := p.pairs[k]; {
+		case k.role != role || k.repeat < repeat:
+		case k.repeat > repeat:
+			repeat, attempt, done = k.repeat, k.attempt, pr.Status == complete
+		default:
+			attempt, done = max(attempt, k.attempt), done || pr.Status == complete
 		}
 	}
-	return repeat, attempt
+	if done {
+		return repeat + 1, 1
+	}
+	return repeat, attempt + 1
 }
 
-// stats are the point's measured pairs as package stat wants them.
-func (p *Point) stats() []stat.Pair {
+// stats are the pairs that count, of one life or (life "") of all, as package
+// stat wants them.
+func (p *Point) stats(life string) []stat.Pair {
 	var out []stat.Pair
 	for _, pr := range p.Pairs() {
-		out = append(out, pr.Pair)
+		if !pr.superseded && (life == "" || pr.Life == life) {
+			out = append(out, pr.Pair)
+		}
 	}
 	return out
 }
 
-func (p *Point) repeats() schema.Repeats { return p.history.Plan.Method.TwoPoint.Repeats }
+func (p *Point) repeats() schema.Repeats {
+	if tp := p.history.Plan.Method.TwoPoint; tp != nil {
+		return tp.Repeats
+	}
+	return schema.Repeats{}
+}
 
 // DoneIn asks the stopping rule whether the point needs no further pair in a
 // server life, and why. Where the spec asks for several lives each takes its
 // share; otherwise all pairs count.
 func (p *Point) DoneIn(life string) (bool, string) { return stat.Done(p.share(life)) }
 
-// Done tells whether as many lives have served the point as the spec asks for.
+// Done tells whether as many lives have served the point as the spec asks for,
+// and why the last of them needed no further pair; life is asked first.
 func (p *Point) Done(life string) (done bool, why string) {
-	served := map[string]bool{}
+	served := 0
+	asked := map[string]bool{}
 	for _, pr := range p.Pairs() {
-		if served[pr.Life], _ = p.DoneIn(pr.Life); pr.Life == life || why == "" {
-			_, why = p.DoneIn(pr.Life)
+		if asked[pr.Life] {
+			continue
+		}
+		asked[pr.Life] = true
+		if enough, reason := p.DoneIn(pr.Life); enough {
+			served++
+			if why == "" || pr.Life == life {
+				why = reason
+			}
 		}
 	}
-	n := 0
-	for _, ok := range served {
-		if ok {
-			n++
-		}
+	if served < max(p.repeats().Deployments, 1) {
+		return false, ""
 	}
-	return n >= max(p.repeats().Deployments, 1), why
+	return true, why
 }
 
 // Excess is how far the point is from the target of a server life.
@@ -337,46 +414,60 @@ func (p *Point) Excess(life string) float64 { return stat.Excess(p.share(life)) 
 func (p *Point) share(life string) ([]stat.Pair, schema.Repeats) {
 	rule := p.repeats()
 	if rule.Deployments <= 1 {
-		return p.stats(), rule
+		return p.stats(""), rule
 	}
-	var pairs []stat.Pair
-	for _, pr := range p.Pairs() {
-		if pr.Life == life {
-			pairs = append(pairs, pr.Pair)
-		}
-	}
-	return pairs, stat.Share(rule)
+	return p.stats(life), stat.Share(rule)
 }
 
-// Estimate is what the point's pairs say.
+// Estimate is what the point's pairs say. Pairs that were tried again are left
+// out.
 func (p *Point) Estimate() stat.Point {
-	var s0 *float64
-	if p.Sized != nil {
-		s0 = p.Sized.S0
+	if p.estimate == nil {
+		var s0 *float64
+		if p.Sized != nil {
+			s0 = p.Sized.S0
+		}
+		e := stat.Estimate(p.stats(""), p.repeats(), s0)
+		p.estimate = &e
 	}
-	return stat.Estimate(p.stats(), p.repeats(), s0)
+	return *p.estimate
 }
 
-// Drift is s_per_tok of the drift pairs over the first measured pair of the same
-// life, averaged over lives; nil where none was measured.
-func (p *Point) Drift() *float64 {
-	first := map[string]stat.Pair{}
-	for _, pr := range p.Pairs() {
-		if _, ok := first[pr.Life]; !ok && pr.Valid() {
-			first[pr.Life] = pr.Pair
-		}
+// Outcome is the point's status (stat.OK to stat.Pending) with its reason and
+// the words or numbers behind the reason.
+func (p *Point) Outcome() (status, reason, detail string) {
+	e := p.Estimate()
+	f := stat.Facts{Done: p.Stop != ""}
+	detail = e.Detail
+	switch {
+	case p.Failure != nil:
+		f.Failure, detail = p.Failure.Kind, p.Failure.Message
+	case p.Skip != nil:
+		f.Skip, detail = p.Skip.Reason, p.Skip.Detail
+	case !f.Done:
+		detail = ""
 	}
-	var sum, n float64
-	for _, pr := range p.of(event.RoleDrift) {
-		if f, ok := first[pr.Life]; ok && pr.Status == "complete" {
-			if x := stat.Drift(f, pr.Pair); x != nil {
-				sum, n = sum+*x, n+1
+	status, reason = stat.Status(e, f)
+	return status, reason, detail
+}
+
+// Drift is the point that a life measured once more at its end, and its
+// s_per_tok then over that of the life's first valid pair there. Either is nil
+// where there is none.
+func (l *Life) Drift() (p *Point, ratio *float64) {
+	if l.again == nil {
+		return nil, nil
+	}
+	for _, first := range l.again.Pairs() {
+		if first.Life != l.DeploymentID || !first.Valid() {
+			continue
+		}
+		for _, last := range l.again.of(event.RoleDrift) {
+			if last.Life == l.DeploymentID && last.Status == complete {
+				ratio = stat.Drift(first.Pair, last.Pair)
 			}
 		}
+		break
 	}
-	if n == 0 {
-		return nil
-	}
-	mean := sum / n
-	return &mean
+	return l.again, ratio
 }

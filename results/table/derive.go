@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"math"
@@ -8,22 +9,26 @@ import (
 	"strconv"
 	"strings"
 
+	"twopoint/results/event"
 	"twopoint/results/history"
 	"twopoint/results/run"
 	"twopoint/results/stat"
 	"twopoint/schema/plan"
 )
 
-// Derive makes the tables of a run. env may be nil.
+// Derive makes the tables of a run. env may be nil. The tables share memory with
+// the history, which is not to change before they are written.
 func Derive(runID string, h *history.History, env *run.Environment) *Tables {
-	d := deriver{id: runKey{runID, SchemaVersion}, h: h, model: modelName(h.Plan)}
+	d := deriver{id: runKey{runID, SchemaVersion}, h: h}
 	t := &Tables{
 		Deployments: d.deployments(), Samples: d.samples(), Repeats: d.repeats(), Points: d.points(), Settings: d.settings(),
 		meta: map[string]string{"run_id": runID, "spec_hash": h.Plan.SpecHash, "schema_version": strconv.Itoa(SchemaVersion)},
 	}
 	t.Fits = d.fits()
 	t.Runs = []RunRow{d.run(env, t.Points)}
-	t.meta["tool_version"] = t.Runs[0].ToolVersion
+	if v := t.Runs[0].ToolVersion; v != "" {
+		t.meta["tool_version"] = v
+	}
 	for _, c := range Columns() {
 		t.Columns = append(t.Columns, ColumnRow{runKey: d.id, Table: c.Table, Column: c.Name, Type: c.Type, Unit: c.Unit, Meaning: c.Meaning})
 	}
@@ -31,44 +36,23 @@ func Derive(runID string, h *history.History, env *run.Environment) *Tables {
 }
 
 type deriver struct {
-	id    runKey
-	h     *history.History
-	model string
-
-	variants map[string]plan.Variant
-}
-
-func modelName(p plan.Plan) string {
-	if p.Model == nil {
-		return ""
-	}
-	return p.Model.Name
-}
-
-func (d *deriver) variant(name string) plan.Variant {
-	if d.variants == nil {
-		d.variants = map[string]plan.Variant{}
-		for _, v := range d.h.Plan.Variants {
-			d.variants[v.Name] = v
-		}
-	}
-	return d.variants[name]
+	id runKey
+	h  *history.History
 }
 
 // model is what the spec names, or else the variant's own.
-func (d *deriver) modelOf(v plan.Variant) string {
-	for _, name := range []string{d.model, v.ServedName, v.ModelPath} {
-		if name != "" {
-			return name
-		}
+func (d *deriver) model(v plan.Variant) string {
+	name := ""
+	if m := d.h.Plan.Model; m != nil {
+		name = m.Name
 	}
-	return ""
+	return cmp.Or(name, v.ServedName, v.ModelPath)
 }
 
 func (d *deriver) key(p plan.Point) pointKey {
-	v := d.variant(p.Variant)
+	v := d.h.Variant(p.Variant)
 	return pointKey{
-		PointID: p.ID, PointKey: p.Key, Variant: p.Variant, Engine: v.Engine, Model: d.modelOf(v),
+		PointID: p.ID, PointKey: p.Key, Variant: p.Variant, Engine: v.Engine, Model: d.model(v),
 		ContextRequested: count(p.Context), Concurrency: count(p.Concurrency),
 	}
 }
@@ -83,30 +67,26 @@ func (d *deriver) run(env *run.Environment, points []PointRow) RunRow {
 	for _, o := range p.Orders {
 		targets = append(targets, o.Target.Name)
 	}
-	r.Target = strings.Join(targets, ",")
-	for _, e := range d.h.Runs {
-		if e.Run.State == "end" {
-			r.State = e.Run.Reason
-			continue
-		}
-		r.State, r.ToolVersion = "", e.Run.Version
-		r.Stretches++
-	}
-	var tags, notes []string
+	r.Target = list(targets)
+	d.stretches(&r)
+	var tags, notes, remarks []string
 	for _, n := range d.h.Notes {
 		switch n.Code {
 		case run.NoteTag:
 			tags = append(tags, n.Text)
-		default:
+		case run.NoteText:
 			notes = append(notes, n.Text)
+		default:
+			remarks = append(remarks, n.Text)
 		}
 	}
-	r.Tags, r.Notes = jsonList(tags), jsonList(notes)
+	r.Tags, r.Notes, r.Remarks = jsonList(tags), jsonList(notes), jsonList(remarks)
+	of := map[string]*int64{
+		stat.OK: &r.OK, stat.Unresolved: &r.Unresolved, stat.Invalid: &r.Invalid,
+		stat.Failed: &r.Failed, stat.Skipped: &r.Skipped, stat.Pending: &r.Pending,
+	}
 	for _, pt := range points {
-		*map[string]*int64{
-			stat.OK: &r.OK, stat.Unresolved: &r.Unresolved, stat.Invalid: &r.Invalid,
-			stat.Failed: &r.Failed, stat.Skipped: &r.Skipped, stat.Pending: &r.Pending,
-		}[pt.Status]++
+		*of[pt.Status]++
 	}
 	if p.Model != nil {
 		r.SpecModel = jsonText(p.Model)
@@ -121,22 +101,57 @@ func (d *deriver) run(env *run.Environment, points []PointRow) RunRow {
 		for _, g := range env.GPUs {
 			names = append(names, g.Name)
 		}
-		r.GPU = strings.Join(slices.Compact(names), ", ")
+		r.GPU = list(names)
 	}
 	return r
+}
+
+// endings are the ways in which a stretch ends, the better one first.
+var endings = []string{"done", "budget", "time-limit", "interrupted", "error"}
+
+// stretches fills what the beginnings and ends of work say. Several orders are
+// several stretches at a time: their number is that of the order begun most
+// often, and the run's state is the worst.
+func (d *deriver) stretches(r *RunRow) {
+	last, begun := map[string]string{}, map[string]int64{}
+	var versions []string
+	for _, e := range d.h.Runs {
+		last[e.Order] = e.Run.Reason
+		if e.Run.State != "end" {
+			begun[e.Order]++
+			versions = append(versions, e.Run.Version)
+			last[e.Order] = "" // running, or cut off
+		}
+	}
+	r.ToolVersion = list(versions)
+	worst := -1
+	for order, reason := range last {
+		r.Stretches = max(r.Stretches, begun[order])
+		if reason == "" {
+			worst = len(endings)
+		} else {
+			worst = max(worst, slices.Index(endings, reason))
+		}
+	}
+	if 0 <= worst && worst < len(endings) {
+		r.State = endings[worst]
+	}
 }
 
 func (d *deriver) deployments() []DeploymentRow {
 	var rows []DeploymentRow
 	for _, l := range d.h.Lives {
-		v := d.variant(l.Variant)
+		v := d.h.Variant(l.Variant)
 		r := DeploymentRow{
-			runKey: d.id, DeploymentID: l.DeploymentID, Variant: l.Variant, VariantID: l.VariantID, Engine: v.Engine, Model: d.modelOf(v),
+			runKey: d.id, DeploymentID: l.DeploymentID, Variant: l.Variant, VariantID: l.VariantID, Engine: v.Engine, Model: d.model(v),
 			Managed: l.Managed, Argv: jsonList(l.Argv), Host: l.Host, Port: positive(int64(l.Port)), PID: positive(int64(l.PID)), LaunchedAt: l.LaunchedAt,
 			Ready: l.Ready, LoadS: l.LoadS, LifeS: l.LifeS,
 			ServerVersion: text(l.Effective["version"]), Backend: text(l.Effective["attention_backend"]), KVDType: text(l.Effective["kv_dtype"]),
 			PageSize: integer(l.Effective["page_size"]), KVPoolTokens: integer(l.Effective["kv_pool_tokens"]), ContextLimit: integer(l.Effective["context_limit"]),
 			ExitSignal: l.ExitSignal, LogTail: strings.Join(l.LogTail, "\n"),
+		}
+		if p, ratio := l.Drift(); p != nil {
+			r.DriftPoint, r.DriftRatio = p.Key, ratio
 		}
 		if l.Probe != nil {
 			r.ProbeHitRatio, r.ProbeFlush, r.FlushProven = l.Probe.HitRatio, l.Probe.FlushRatio, l.Probe.Proven
@@ -157,28 +172,36 @@ func (d *deriver) deployments() []DeploymentRow {
 
 func (d *deriver) samples() []SampleRow {
 	rows := make([]SampleRow, 0, len(d.h.Samples))
+	type visit struct{ life, point string }
+	settles := map[visit]int64{}
 	for _, e := range d.h.Samples {
 		s := e.Sample
 		r := SampleRow{
 			runKey: d.id, DeploymentID: s.DeploymentID, Role: s.Role, Repeat: int64(s.Repeat), Attempt: int64(s.Attempt), Leg: s.Leg, Slot: int64(s.Slot), Second: s.Second,
-			StartedAt: s.Start, TokensRequested: positive(int64(s.TokensRequested)), PromptTokens: s.PromptTokens, CompletionTokens: s.CompletionTokens,
+			StartedAt: s.Start, OffsetS: s.OffsetS, TokensRequested: positive(int64(s.TokensRequested)), PromptTokens: s.PromptTokens, CompletionTokens: s.CompletionTokens,
 			CachedTokens: s.CachedTokens, Steps: s.Steps, Retractions: s.Retractions, HeaderS: s.HeaderS, TTFTS: s.TTFTS,
 			Streamed: s.Streamed, Buffered: s.Buffered, ServerTotalS: s.ServerTotalS, ServerPrefillS: s.ServerPrefillS, ServerDecode: s.ServerDecodeSPerTok,
 			ChunkS: s.ChunkS, ChunkTokens: s.ChunkTokens, Finish: s.Finish, OutputSHA256: s.OutputSHA256, HTTPStatus: positive(int64(s.HTTPStatus)),
-			FailureKind: s.Error, Detail: s.Detail, Notes: strings.Join(s.Notes, "\n"),
+			FailureKind: s.Error, Limit: s.Limit, Transport: s.Transport, Detail: s.Detail, Notes: strings.Join(s.Notes, "\n"),
 		}
 		if p := d.h.Point(s.PointID); p != nil {
 			r.pointKey = d.key(p.Point)
 		} else if l := d.h.Life(s.DeploymentID); l != nil {
-			v := d.variant(l.Variant)
-			r.Variant, r.Engine, r.Model = l.Variant, v.Engine, d.modelOf(v)
+			v := d.h.Variant(l.Variant)
+			r.Variant, r.Engine, r.Model = l.Variant, v.Engine, d.model(v)
 		}
 		r.ContextRequested = positive(int64(s.ContextRequested))
+		if s.Role == event.RoleSettle { // pairs of every role have such, which only their order tells apart
+			at := visit{s.DeploymentID, s.PointID}
+			settles[at]++
+			r.Repeat, r.Attempt = settles[at], 1
+		}
 		if s.TotalS > 0 {
 			r.TotalS, r.ConnectS = &s.TotalS, &s.ConnectS
 		}
 		if f := s.Flush; f != nil {
 			r.FlushMethod, r.FlushOK, r.FlushAttempts, r.FlushWaitS, r.FlushStatus = f.Method, f.OK, count(f.Attempts), &f.WaitS, positive(int64(f.Status))
+			r.FlushDetail = f.Detail
 		}
 		rows = append(rows, r)
 	}
@@ -194,7 +217,8 @@ func (d *deriver) repeats() []RepeatRow {
 				Status: pr.Status, Valid: pr.Valid(), TA: pr.Pair.A.TimeS, TB: pr.Pair.B.TimeS,
 				TokensA: whole(pr.Pair.A.Tokens), TokensB: whole(pr.Pair.B.Tokens), PromptTokens: whole(pr.Pair.A.PromptTokens), PromptTokensB: whole(pr.Pair.B.PromptTokens),
 				CachedA: pr.Pair.A.CachedTokens, CachedB: pr.Pair.B.CachedTokens,
-				SPerTok: pr.SPerTok, DecodeTokS: pr.DecodeTokS, PrefillS: pr.PrefillS, PrefillTokS: pr.PrefillTokS, TTFTS: pr.TTFTS, TPOTS: pr.TPOTS,
+				TTFTA: pr.Pair.A.TTFTS, StepsA: pr.Pair.A.Steps, StepsB: pr.Pair.B.Steps,
+				SPerTok: pr.SPerTok, DecodeTokS: pr.DecodeTokS, DecodeTotal: pr.DecodeTotalTokS, Makespan: pr.MakespanSPerTok, AcceptLength: pr.AcceptLength, PrefillS: pr.PrefillS, PrefillTokS: pr.PrefillTokS, TTFTS: pr.TTFTS, TPOTS: pr.TPOTS,
 				ITLS: pr.ITLS, DecodeStream: pr.DecodeStreamTokS, SPerStep: pr.SPerStep, SPerTokServer: pr.SPerTokServer,
 			}
 			r.Reasons, r.ReasonDetail = findings(pr.Reasons)
@@ -214,44 +238,44 @@ func (d *deriver) points() []PointRow {
 }
 
 func (d *deriver) point(p *history.Point) PointRow {
-	r := PointRow{runKey: d.id, pointKey: d.key(p.Point), VariantID: d.variant(p.Variant).ID, Stop: p.Stop, DriftRatio: p.Drift()}
+	r := PointRow{runKey: d.id, pointKey: d.key(p.Point), VariantID: d.h.Variant(p.Variant).ID, Stop: p.Stop}
 	e := p.Estimate()
 	r.Pairs, r.Valid, r.Deployments = int64(e.N+e.NInvalid), int64(e.N), int64(e.Deployments)
 	if p.Sized != nil {
 		r.A, r.B, r.S0, r.JitterS, r.Capped = count(p.Sized.A), count(p.Sized.B), p.Sized.S0, p.Sized.JitterS, p.Sized.Capped
 	}
-	switch {
-	case p.Failure != nil:
-		f := p.Failure
-		r.Status, r.Reason, r.Detail = stat.Failed, f.Kind, f.Message
+	r.Status, r.Reason, r.Detail = p.Outcome()
+	if f := p.Failure; f != nil {
 		r.FailureKind, r.FailureStage, r.FailureScope, r.Signature, r.FailureMessage = f.Kind, f.Stage, f.Scope, f.Signature, f.Message
 		r.Evidence, r.ExitSignal, r.HTTPStatus = strings.Join(f.Evidence, "\n"), f.ExitSignal, positive(int64(f.HTTPStatus))
 		if f.ExitCode != nil {
 			r.ExitCode = count(*f.ExitCode)
 		}
-	case p.Skip != nil:
-		r.Status, r.Reason, r.Detail, r.SkippedBecause = stat.Skipped, p.Skip.Reason, p.Skip.Detail, p.Skip.Because
-	case p.Stop == "":
-		r.Status = stat.Pending
-	default:
-		r.Status, r.Reason, r.Detail = e.Status, string(e.Reason), e.Detail
 	}
-	r.Doubts, _ = findings(e.Doubts)
+	if p.Skip != nil {
+		r.SkippedBecause = p.Skip.Because
+	}
+	doubts := e.Doubts
+	for _, n := range p.Notes {
+		doubts = append(slices.Clip(doubts), stat.Finding{Code: stat.Code(n.Code), Detail: n.Text})
+	}
+	r.Doubts, r.DoubtDetail = findings(doubts)
 
 	raw := e.Values
 	if raw == nil {
 		raw = e.Raw
 	}
 	if raw != nil {
-		r.PromptTokens, r.CachedMax = whole(raw.PromptTokens), cachedMax(p)
+		r.PromptTokens, r.CachedMax = whole(raw.PromptTokens), cachedMax(p, e.Status == stat.Invalid)
 		r.SPerTokRaw, r.DecodeTokSRaw, r.PrefillSRaw, r.PrefillTokRaw, r.TTFTSRaw = raw.SPerTok.Mean, raw.DecodeTokS.Mean, raw.PrefillS.Mean, raw.PrefillTokS.Mean, raw.TTFTS.Mean
+		r.SPerStepRaw = raw.SPerStep.Mean
 	}
 	if r.Status != stat.OK {
 		return r
 	}
 	v := e.Values
 	r.IntervalMethod, r.IntervalLevel = e.Method, &e.Level
-	r.SPerTok, r.SPerTokMedian = v.SPerTok.Mean, v.SPerTok.Median
+	r.SPerTok, r.SPerTokSD, r.SPerTokMedian = v.SPerTok.Mean, v.SPerTok.SD, v.SPerTok.Median
 	r.SPerTokLo, r.SPerTokHi = ends(v.SPerTok.Interval)
 	r.SPerTokMedianLo, r.SPerTokMedianHi = ends(v.SPerTok.MedianInterval)
 	r.DecodeTokS, r.PrefillS, r.PrefillTokS, r.TTFTS = v.DecodeTokS.Mean, v.PrefillS.Mean, v.PrefillTokS.Mean, v.TTFTS.Mean
@@ -259,15 +283,24 @@ func (d *deriver) point(p *history.Point) PointRow {
 	r.PrefillSLo, r.PrefillSHi = ends(v.PrefillS.Interval)
 	r.PrefillTokSLo, r.PrefillTokSHi = ends(v.PrefillTokS.Interval)
 	r.TTFTSLo, r.TTFTSHi = ends(v.TTFTS.Interval)
+	r.DecodeTotal = v.DecodeTotalTokS.Mean
+	r.DecodeTotalLo, r.DecodeTotalHi = ends(v.DecodeTotalTokS.Interval)
+	r.SPerStepLo, r.SPerStepHi = ends(v.SPerStep.Interval)
+	r.AcceptLength, r.Makespan = v.AcceptLength.Mean, v.MakespanSPerTok.Mean
 	r.TPOTS, r.ITLS, r.DecodeStream, r.SPerStep, r.SPerTokServer = v.TPOTS.Mean, v.ITLS.Mean, v.DecodeStreamTokS.Mean, v.SPerStep.Mean, v.SPerTokServer.Mean
 	return r
 }
 
-func cachedMax(p *history.Point) *int64 {
+// cachedMax is the largest cached count of the pairs behind the point's figures:
+// the valid ones, or all where too many are invalid.
+func cachedMax(p *history.Point, all bool) *int64 {
 	var most *int64
 	for _, pr := range p.Pairs() {
+		if !all && !pr.Valid() {
+			continue
+		}
 		for _, c := range []*int64{pr.Pair.A.CachedTokens, pr.Pair.B.CachedTokens} {
-			if pr.Valid() && c != nil && (most == nil || *c > *most) {
+			if c != nil && (most == nil || *c > *most) {
 				most = c
 			}
 		}
@@ -287,7 +320,7 @@ func (d *deriver) fits() []FitRow {
 	estimates := map[*history.Point]stat.Point{}
 	for _, p := range d.h.Points() {
 		e := p.Estimate()
-		if p.Stop == "" || p.Failure != nil || p.Skip != nil || e.Values == nil {
+		if status, _, _ := p.Outcome(); status != stat.OK {
 			continue
 		}
 		g := group{p.Variant, p.Concurrency}
@@ -349,7 +382,7 @@ func (d *deriver) fits() []FitRow {
 func (d *deriver) fit(variant string, concurrency int, quantity string, f stat.Fit) FitRow {
 	level := stat.Level
 	r := FitRow{
-		runKey: d.id, VariantID: d.variant(variant).ID, Variant: variant, Concurrency: int64(concurrency), Quantity: quantity, Contexts: int64(f.K),
+		runKey: d.id, VariantID: d.h.Variant(variant).ID, Variant: variant, Concurrency: int64(concurrency), Quantity: quantity, Contexts: int64(f.K),
 		Alpha: &f.Alpha.Value, AlphaLo: &f.Alpha.Interval.Lo, AlphaHi: &f.Alpha.Interval.Hi,
 		Beta: &f.Beta.Value, BetaLo: &f.Beta.Interval.Lo, BetaHi: &f.Beta.Interval.Hi,
 		Level: &level, Chi2: f.Chi2, DF: count(int(math.Round(f.DF))), Scaled: &f.Scaled,
@@ -365,18 +398,30 @@ func (d *deriver) fit(variant string, concurrency int, quantity string, f stat.F
 		r.Exponent = &f.Exponent.Value
 		r.ExponentLo, r.ExponentHi = ends(&f.Exponent.Interval)
 	}
-	if f.Knee != nil {
-		r.Knee = &f.Knee.Depth
+	if k := f.Knee; k != nil {
+		r.Knee, r.KneeP, r.BetaBelow, r.BetaAbove = &k.Depth, &k.P, &k.SlopeBelow, &k.SlopeAbove
+	}
+	if len(f.Steps) > 0 {
+		r.Steps = jsonText(steps(f.Steps))
 	}
 	// A step is a token where nothing is speculated, so that either slope is one of steps.
 	if m := d.h.Plan.Model; m != nil && (quantity == "s_per_step" || !d.speculative(variant)) {
-		v := d.variant(variant)
+		v := d.h.Variant(variant)
 		if kv, err := stat.KVStreamGBs(*m, f, v.TP, v.DCP, v.DP, concurrency); err == nil {
-			r.KVStream = &kv.GBs
+			r.KVStream, r.KVBytes = &kv.GBs, &kv.KVBytes
 			r.KVStreamLo, r.KVStreamHi = ends(kv.Interval)
 		}
 	}
 	return r
+}
+
+// steps are jumps between neighbouring contexts as they stand in a cell.
+func steps(list []stat.Step) []map[string]float64 {
+	var out []map[string]float64
+	for _, s := range list {
+		out = append(out, map[string]float64{"from": s.From, "to": s.To, "ratio": s.Ratio, "excess": s.Excess})
+	}
+	return out
 }
 
 func (d *deriver) speculative(variant string) bool {
@@ -405,17 +450,27 @@ func (d *deriver) settings() []SettingRow {
 			put(v.Name, f.name, "requested", f.value)
 		}
 	}
+	spoke := map[string]bool{}
 	for _, l := range d.h.Lives {
+		spoke[l.Variant] = spoke[l.Variant] || l.Ready
 		for _, name := range slices.Sorted(maps.Keys(l.Effective)) {
 			put(l.Variant, name, "effective", l.Effective[name])
 		}
 	}
-	slices.SortStableFunc(order, func(a, b setting) int { return strings.Compare(b.source+a.name, a.source+b.name) })
+	slices.SortStableFunc(order, func(a, b setting) int {
+		return cmp.Or(strings.Compare(b.source, a.source), strings.Compare(a.name, b.name)) // requested first
+	})
 	var rows []SettingRow
 	for _, k := range order {
+		// What a spec leaves out differs from what it says; a server that has not
+		// spoken yet says nothing.
 		distinct := map[string]bool{}
 		for _, v := range d.h.Plan.Variants {
-			distinct[values[k][v.Name]] = true
+			if value, ok := values[k][v.Name]; ok {
+				distinct["="+value] = true
+			} else if k.source == "requested" || spoke[v.Name] {
+				distinct[""] = true
+			}
 		}
 		for _, v := range d.h.Plan.Variants {
 			value, ok := values[k][v.Name]
@@ -455,6 +510,12 @@ func requested(v plan.Variant) []namedValue {
 	}
 	add("flush", v.Flush, v.Flush == "")
 	add("command", v.Command, v.Command == nil)
+	add("setup", v.Setup, v.Setup == "")
+	add("files_hash", v.FilesHash, v.FilesHash == "")
+	add("build", v.Build, v.Build == nil)
+	if v.Container != nil {
+		add("container", v.Container, false)
+	}
 	for key, value := range v.Args {
 		add("args."+key, value, false)
 	}
@@ -542,4 +603,15 @@ func jsonList(list []string) string {
 		return ""
 	}
 	return jsonText(list)
+}
+
+// list is the different words of a list in their order, none of them empty.
+func list(words []string) string {
+	var out []string
+	for _, w := range words {
+		if w != "" && !slices.Contains(out, w) {
+			out = append(out, w)
+		}
+	}
+	return strings.Join(out, ", ")
 }

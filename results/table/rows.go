@@ -28,14 +28,15 @@ type RunRow struct {
 	Title       string    `col:"title" doc:"title of the spec"`
 	Question    string    `col:"question" doc:"question of the spec"`
 	SpecHash    string    `col:"spec_hash" doc:"SHA-256 of the spec's files"`
-	ToolVersion string    `col:"tool_version" doc:"version of twopoint that measured"`
+	ToolVersion string    `col:"tool_version" doc:"version of twopoint that measured; several, comma-separated, where a later one went on"`
 	Method      string    `col:"method" doc:"way of measuring"`
-	Target      string    `col:"target" doc:"where the servers ran"`
+	Target      string    `col:"target" doc:"where the servers ran, comma-separated"`
 	Tags        string    `col:"tags" doc:"tags given by people, as a JSON list"`
 	Notes       string    `col:"notes" doc:"notes by people, as a JSON list"`
+	Remarks     string    `col:"remarks" doc:"what twopoint noted while it measured, as a JSON list"`
 	StartedAt   time.Time `col:"started_at" doc:"first event, UTC"`
 	EndedAt     time.Time `col:"ended_at" doc:"last event, UTC"`
-	State       string    `col:"state" doc:"done, budget, time-limit, interrupted or error as the last stretch ended; null while running or after a crash"`
+	State       string    `col:"state" doc:"done, budget, time-limit, interrupted or error as the last stretch ended, the worst of several orders; null while one is running or after a crash"`
 	Stretches   int64     `col:"stretches" doc:"times that work was begun: 1 and every resume or extend"`
 	Baseline    string    `col:"baseline" doc:"variant that others are compared with"`
 	Seed        int64     `col:"plan_seed" doc:"seed of the order of variants"`
@@ -69,7 +70,7 @@ type DeploymentRow struct {
 	Host           string    `col:"host" doc:"address of the server"`
 	Port           *int64    `col:"port" doc:"port of the server"`
 	PID            *int64    `col:"pid" doc:"process id of the server"`
-	LaunchedAt     time.Time `col:"launched_at" doc:"UTC"`
+	LaunchedAt     time.Time `col:"launched_at" doc:"UTC; null where it failed before that"`
 	Ready          bool      `col:"ready" doc:"whether the expected model answered a token"`
 	LoadS          *float64  `col:"load_s" unit:"s" doc:"launch to the first answered token"`
 	LifeS          *float64  `col:"life_s" unit:"s" doc:"launch to end"`
@@ -82,10 +83,12 @@ type DeploymentRow struct {
 	ProbeHitRatio  *float64  `col:"probe_hit_ratio" doc:"cache probe: TTFT of a repeated prompt over the cold one"`
 	ProbeFlush     *float64  `col:"probe_flush_ratio" doc:"cache probe: TTFT after a flush over the cold one"`
 	FlushProven    string    `col:"flush_proven" doc:"yes, no or unknown: whether a flush makes a repeated prompt cold"`
-	Expected       *bool     `col:"expected_end" doc:"whether twopoint asked it to end; null while it lives"`
+	DriftPoint     string    `col:"drift_point_key" doc:"point that was measured once more at the end: the first one of this life"`
+	DriftRatio     *float64  `col:"drift_ratio" doc:"s_per_tok of that pair over the first valid one there; 1 is no drift"`
+	Expected       *bool     `col:"expected_end" doc:"whether twopoint asked it to end; null while it lives, and where twopoint itself was killed first"`
 	ExitCode       *int64    `col:"exit_code" doc:"exit code of the server"`
 	ExitSignal     string    `col:"exit_signal" doc:"signal that ended the server"`
-	FailureKind    string    `col:"failure_kind" doc:"what ended it, where it failed"`
+	FailureKind    string    `col:"failure_kind" doc:"what it failed by; null where it did not"`
 	FailureStage   string    `col:"failure_stage" doc:"build, launch, load, warmup, flush, prefill, decode or teardown"`
 	FailureMessage string    `col:"failure_message" doc:"one line for people"`
 	Evidence       string    `col:"evidence" doc:"the log's own lines, one a line"`
@@ -98,7 +101,7 @@ type SampleRow struct {
 	pointKey
 	DeploymentID string    `col:"deployment_id" doc:"the server's life in which it ran"`
 	Role         string    `col:"role" doc:"measure, warmup, pilot, probe, settle, gate or drift; only measure enters estimates"`
-	Repeat       int64     `col:"repeat" doc:"pair number within the point and role, from 1"`
+	Repeat       int64     `col:"repeat" doc:"pair number within the point and role, from 1; settle: number of the request within the deployment and point; probe: 1 to 3"`
 	Attempt      int64     `col:"attempt" doc:"1, or more where an earlier attempt was torn"`
 	Leg          string    `col:"leg" doc:"a or b; cold, again, flushed in the cache probe"`
 	Slot         int64     `col:"slot" doc:"0 to concurrency-1"`
@@ -113,6 +116,7 @@ type SampleRow struct {
 	Retractions      *int64   `col:"retractions" doc:"times the server took the request back, where reported"`
 	ConnectS         *float64 `col:"connect_s" unit:"s" doc:"connection set-up, before the clock starts"`
 	TotalS           *float64 `col:"total_s" unit:"s" doc:"t: first byte written to last byte read"`
+	OffsetS          *float64 `col:"offset_s" unit:"s" doc:"first byte of the leg's earliest request to this one's; null at concurrency 1"`
 	HeaderS          *float64 `col:"header_s" unit:"s" doc:"first byte written to the response's header"`
 	TTFTS            *float64 `col:"ttft_s" unit:"s" doc:"first byte written to the first token, where it streams"`
 	Streamed         bool     `col:"streamed" doc:"whether the answer came as a stream"`
@@ -134,8 +138,11 @@ type SampleRow struct {
 	FlushAttempts *int64   `col:"flush_attempts" doc:"requests that the flush took"`
 	FlushWaitS    *float64 `col:"flush_wait_s" unit:"s" doc:"time that the flush took, outside total_s"`
 	FlushStatus   *int64   `col:"flush_status" doc:"HTTP status of the flush"`
+	FlushDetail   string   `col:"flush_detail" doc:"what the server said to it"`
 
 	FailureKind string `col:"failure_kind" doc:"what went wrong with the request; null: answered whole"`
+	Limit       string `col:"failure_limit" doc:"limit that a timeout passed: connect, first_token, total, or no_token (derived)"`
+	Transport   string `col:"transport" doc:"how the exchange broke: refused, no-route, reset, eof, timeout, http, error-event, cut or malformed"`
 	Detail      string `col:"detail" doc:"the server's or the transport's words, shortened"`
 	Notes       string `col:"notes" doc:"what the adapter had to do or doubts, one a line"`
 }
@@ -156,18 +163,24 @@ type RepeatRow struct {
 
 	TokensA       *int64   `col:"tokens_a" unit:"token" doc:"n_a: tokens generated in leg a, as the server counted"`
 	TokensB       *int64   `col:"tokens_b" unit:"token" doc:"n_b: tokens generated in leg b, as the server counted"`
-	TA            *float64 `col:"t_a_s" unit:"s" doc:"t_a: time of leg a"`
-	TB            *float64 `col:"t_b_s" unit:"s" doc:"t_b: time of leg b"`
+	TA            *float64 `col:"t_a_s" unit:"s" doc:"t_a: time of leg a; of several requests the makespan"`
+	TB            *float64 `col:"t_b_s" unit:"s" doc:"t_b: time of leg b; of several requests the makespan"`
 	PromptTokens  *int64   `col:"prompt_tokens" unit:"token" doc:"prompt tokens of leg a, as the server counted"`
 	PromptTokensB *int64   `col:"prompt_tokens_b" unit:"token" doc:"prompt tokens of leg b, as the server counted"`
 	CachedA       *int64   `col:"cached_tokens_a" unit:"token" doc:"cached prompt tokens of leg a; null: not reported"`
 	CachedB       *int64   `col:"cached_tokens_b" unit:"token" doc:"cached prompt tokens of leg b; null: not reported"`
+	StepsA        *float64 `col:"steps_a" doc:"forward passes of decode in leg a, where reported"`
+	StepsB        *float64 `col:"steps_b" doc:"forward passes of decode in leg b, where reported"`
+	TTFTA         *float64 `col:"ttft_a_s" unit:"s" doc:"time to first token of leg a, where it streams"`
 
-	SPerTok       *float64 `col:"s_per_tok" unit:"s/tok" doc:"(t_b - t_a) / (n_b - n_a)"`
-	DecodeTokS    *float64 `col:"decode_tok_s" unit:"tok/s" doc:"1 / s_per_tok; null where s_per_tok is not positive"`
+	SPerTok       *float64 `col:"s_per_tok" unit:"s/tok" doc:"(t_b - t_a) / (n_b - n_a), per request; of several requests concurrency / window rate"`
+	DecodeTokS    *float64 `col:"decode_tok_s" unit:"tok/s" doc:"1 / s_per_tok, per request; null where s_per_tok is not positive"`
+	DecodeTotal   *float64 `col:"decode_total_tok_s" unit:"tok/s" doc:"of all requests of a leg together: concurrency / s_per_tok"`
+	Makespan      *float64 `col:"makespan_s_per_tok" unit:"s/tok" doc:"slope of the legs' makespans over tokens per request; null at concurrency 1"`
+	AcceptLength  *float64 `col:"accept_length" unit:"token" doc:"tokens per forward pass: (n_b - n_a) / (steps_b - steps_a)"`
 	PrefillS      *float64 `col:"prefill_s" unit:"s" doc:"t_a - (n_a - 1) * s_per_tok"`
 	PrefillTokS   *float64 `col:"prefill_tok_s" unit:"tok/s" doc:"prompt_tokens / prefill_s: an average over 0 to the context"`
-	TTFTS         *float64 `col:"ttft_s" unit:"s" doc:"time to first token, mean of the legs"`
+	TTFTS         *float64 `col:"ttft_s" unit:"s" doc:"time to first token of leg b, where it streams"`
 	TPOTS         *float64 `col:"tpot_s" unit:"s/tok" doc:"(t - TTFT) / (n - 1) of leg b, in-stream"`
 	ITLS          *float64 `col:"itl_s" unit:"s" doc:"median gap between tokens of leg b"`
 	DecodeStream  *float64 `col:"decode_stream_tok_s" unit:"tok/s" doc:"tokens after the first over first to last chunk of leg b"`
@@ -180,14 +193,15 @@ type RepeatRow struct {
 type PointRow struct {
 	runKey
 	pointKey
-	VariantID string `col:"variant_id" doc:"identity of the configuration: 12 hex digits"`
-	Status    string `col:"status" doc:"ok, unresolved, invalid, failed, skipped or pending"`
-	Reason    string `col:"reason" doc:"why the status is not ok"`
-	Detail    string `col:"reason_detail" doc:"the numbers or words behind the reason"`
-	Stop      string `col:"stop_reason" doc:"why measuring stopped: target, max, budget or failed"`
-	Doubts    string `col:"doubts" doc:"what a reader should know, comma-separated"`
+	VariantID   string `col:"variant_id" doc:"identity of the configuration: 12 hex digits"`
+	Status      string `col:"status" doc:"ok, unresolved, invalid, failed, skipped or pending"`
+	Reason      string `col:"reason" doc:"why the status is not ok"`
+	Detail      string `col:"reason_detail" doc:"the numbers or words behind the reason"`
+	Stop        string `col:"stop_reason" doc:"why measuring stopped: target, max, invalid or budget; null where it did not come so far"`
+	Doubts      string `col:"doubts" doc:"what a reader should know, comma-separated"`
+	DoubtDetail string `col:"doubt_detail" doc:"the numbers behind the doubts, one a line"`
 
-	Pairs       int64    `col:"n_pairs" doc:"pairs completed"`
+	Pairs       int64    `col:"n_pairs" doc:"pairs, without those torn or tried again"`
 	Valid       int64    `col:"n_valid" doc:"pairs that enter the estimate"`
 	Deployments int64    `col:"n_deployments" doc:"server lives that the pairs come from; 1 means one server life"`
 	A           *int64   `col:"a" unit:"token" doc:"tokens asked for in leg a"`
@@ -196,23 +210,28 @@ type PointRow struct {
 	S0          *float64 `col:"s0_s" unit:"s/tok" doc:"seconds per token in the pilot"`
 	JitterS     *float64 `col:"jitter_s" unit:"s" doc:"prefill jitter in the pilot, from which b follows"`
 
-	PromptTokens *int64 `col:"prompt_tokens" unit:"token" doc:"prompt tokens as the server counted (the commonest count)"`
-	CachedMax    *int64 `col:"cached_tokens_max" unit:"token" doc:"largest cached count of a valid pair; null: not reported"`
+	PromptTokens *int64 `col:"prompt_tokens" unit:"token" doc:"prompt tokens as the server counted: the mean over pairs, rounded"`
+	CachedMax    *int64 `col:"cached_tokens_max" unit:"token" doc:"largest cached count of a valid pair, of any pair where status is invalid; null: not reported"`
 
 	SPerTok         *float64 `col:"s_per_tok" unit:"s/tok" doc:"mean of the pairs' slopes"`
 	SPerTokLo       *float64 `col:"s_per_tok_lo" unit:"s/tok" doc:"lower end of the interval"`
 	SPerTokHi       *float64 `col:"s_per_tok_hi" unit:"s/tok" doc:"upper end of the interval"`
 	SPerTokRaw      *float64 `col:"s_per_tok_raw" unit:"s/tok" doc:"the mean whatever the status"`
+	SPerTokSD       *float64 `col:"s_per_tok_sd" unit:"s/tok" doc:"standard deviation of the slopes, or of their means by deployment, that the interval rests on"`
 	SPerTokMedian   *float64 `col:"s_per_tok_median" unit:"s/tok" doc:"median of the pairs' slopes"`
 	SPerTokMedianLo *float64 `col:"s_per_tok_median_lo" unit:"s/tok" doc:"order-statistic interval of the median, from 6 pairs on"`
 	SPerTokMedianHi *float64 `col:"s_per_tok_median_hi" unit:"s/tok" doc:"order-statistic interval of the median, from 6 pairs on"`
 	IntervalMethod  string   `col:"interval_method" doc:"how the intervals were computed"`
 	IntervalLevel   *float64 `col:"interval_level" doc:"confidence level of the intervals"`
 
-	DecodeTokS    *float64 `col:"decode_tok_s" unit:"tok/s" doc:"1 / s_per_tok"`
+	DecodeTokS    *float64 `col:"decode_tok_s" unit:"tok/s" doc:"1 / s_per_tok, per request"`
 	DecodeTokSLo  *float64 `col:"decode_tok_s_lo" unit:"tok/s" doc:"1 / s_per_tok_hi"`
 	DecodeTokSHi  *float64 `col:"decode_tok_s_hi" unit:"tok/s" doc:"1 / s_per_tok_lo; null where that is not positive"`
 	DecodeTokSRaw *float64 `col:"decode_tok_s_raw" unit:"tok/s" doc:"1 / s_per_tok_raw whatever the status"`
+	DecodeTotal   *float64 `col:"decode_total_tok_s" unit:"tok/s" doc:"of all requests together: concurrency / s_per_tok"`
+	DecodeTotalLo *float64 `col:"decode_total_tok_s_lo" unit:"tok/s" doc:"lower end of the interval"`
+	DecodeTotalHi *float64 `col:"decode_total_tok_s_hi" unit:"tok/s" doc:"upper end of the interval"`
+	Makespan      *float64 `col:"makespan_s_per_tok" unit:"s/tok" doc:"mean slope of leg makespans over tokens per request; null at concurrency 1"`
 
 	PrefillS      *float64 `col:"prefill_s" unit:"s" doc:"mean of t_a - (n_a - 1) * s_per_tok"`
 	PrefillSLo    *float64 `col:"prefill_s_lo" unit:"s" doc:"lower end of the interval"`
@@ -230,11 +249,14 @@ type PointRow struct {
 	TPOTS         *float64 `col:"tpot_s" unit:"s/tok" doc:"mean in-stream time per output token of leg b"`
 	ITLS          *float64 `col:"itl_s" unit:"s" doc:"mean of the pairs' median gaps between tokens"`
 	DecodeStream  *float64 `col:"decode_stream_tok_s" unit:"tok/s" doc:"in-stream decode rate of leg b"`
-	SPerStep      *float64 `col:"s_per_step" unit:"s" doc:"mean seconds per forward pass, where steps are reported"`
+	SPerStep      *float64 `col:"s_per_step" unit:"s" doc:"mean seconds per forward pass, where steps are reported or a step is a token"`
+	SPerStepLo    *float64 `col:"s_per_step_lo" unit:"s" doc:"lower end of the interval"`
+	SPerStepHi    *float64 `col:"s_per_step_hi" unit:"s" doc:"upper end of the interval"`
+	SPerStepRaw   *float64 `col:"s_per_step_raw" unit:"s" doc:"the mean whatever the status"`
+	AcceptLength  *float64 `col:"accept_length" unit:"token" doc:"mean tokens per forward pass; rows compare in tok/s only where it agrees"`
 	SPerTokServer *float64 `col:"s_per_tok_server" unit:"s/tok" doc:"the server's own decode time per token: a second opinion"`
-	DriftRatio    *float64 `col:"drift_ratio" doc:"s_per_tok measured again at the end of the deployment over the first pair's; first point of a deployment only"`
 
-	FailureKind    string `col:"failure_kind" doc:"what went wrong (design: closed list)"`
+	FailureKind    string `col:"failure_kind" doc:"what went wrong, one of a closed list"`
 	FailureStage   string `col:"failure_stage" doc:"build, launch, load, warmup, flush, prefill, decode or teardown"`
 	FailureScope   string `col:"failure_scope" doc:"request, server, host or link"`
 	Signature      string `col:"failure_signature" doc:"pattern that decided the kind"`
@@ -271,11 +293,16 @@ type FitRow struct {
 	Exponent   *float64 `col:"exponent" doc:"slope of log s over log context"`
 	ExponentLo *float64 `col:"exponent_lo" doc:"lower end of the interval"`
 	ExponentHi *float64 `col:"exponent_hi" doc:"upper end of the interval"`
-	Knee       *float64 `col:"knee_context" unit:"token" doc:"context at which the slope changes, where 7 contexts show it"`
+	Knee       *float64 `col:"knee_context" unit:"token" doc:"tokens in the KV cache at which the slope changes, where 7 contexts show it"`
+	KneeP      *float64 `col:"knee_p" doc:"significance of the knee, corrected for the places tried"`
+	BetaBelow  *float64 `col:"beta_below_s_per_ctx_tok" unit:"s/tok" doc:"context slope below the knee"`
+	BetaAbove  *float64 `col:"beta_above_s_per_ctx_tok" unit:"s/tok" doc:"context slope above the knee"`
+	Steps      string   `col:"steps" doc:"jumps between neighbouring contexts beyond twice what the line allows, as a JSON list; null where there is a knee or none"`
 
 	KVStream    *float64 `col:"kv_stream_gb_s" unit:"GB/s" doc:"rate at which extra context is read, per device; 1 GB is 1e9 bytes"`
 	KVStreamLo  *float64 `col:"kv_stream_gb_s_lo" unit:"GB/s" doc:"lower end of the interval"`
 	KVStreamHi  *float64 `col:"kv_stream_gb_s_hi" unit:"GB/s" doc:"upper end of the interval"`
+	KVBytes     *float64 `col:"kv_bytes_per_ctx_tok" unit:"byte" doc:"bytes that a device reads more for one more context token, by the model's geometry"`
 	Against     string   `col:"against" doc:"variant that beta_ratio divides by: the baseline, else the first variant"`
 	BetaRatio   *float64 `col:"beta_ratio" doc:"this context slope over the other's"`
 	BetaRatioLo *float64 `col:"beta_ratio_lo" doc:"lower end of the interval"`
