@@ -276,16 +276,63 @@ func ErrorMessage(body []byte) string {
 }
 
 // clockConn notes when the first byte is about to be written and when bytes
-// were last read, so that no parsing enters a time. It stops at a number of
-// bytes read.
+// arrive. Arrivals are read and timed by a goroutine of their own, so that
+// parsing, which grows with the answer where a stream repeats everything so far,
+// enters no time. It stops at a number of bytes read.
 type clockConn struct {
 	net.Conn
-	first, last time.Time
-	room        int64
-	ended       error // of a read
+	first time.Time // of writing
+	last  time.Time // arrival of the bytes that Read returned last
+	room  int64
+	ended error // of Read
+
+	arrived chan arrival
+	rest    []byte
+	closing chan struct{}
+	close   func() error
+}
+
+// arrival is what one read of the socket gave.
+type arrival struct {
+	bytes []byte
+	at    time.Time
+	err   error
+}
+
+// backlog is how many arrivals may wait to be parsed before the server is made
+// to wait.
+const backlog = 1024
+
+func newClockConn(conn net.Conn) *clockConn {
+	c := &clockConn{Conn: conn, room: maxHeader, arrived: make(chan arrival, backlog), closing: make(chan struct{})}
+	c.close = sync.OnceValue(func() error {
+		close(c.closing)
+		return conn.Close()
+	})
+	go func() {
+		defer close(c.arrived)
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := conn.Read(buf)
+			a := arrival{at: time.Now(), err: err}
+			a.bytes = append(a.bytes, buf[:n]...)
+			select {
+			case c.arrived <- a:
+			case <-c.closing:
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return c
 }
 
 var errTooMuch = errors.New("the answer is longer than the limit of the client")
+
+// Close may be called at any time, more than once and by any goroutine.
+func (c *clockConn) Close() error { return c.close() }
 
 func (c *clockConn) Write(p []byte) (int, error) {
 	if c.first.IsZero() {
@@ -295,20 +342,30 @@ func (c *clockConn) Write(p []byte) (int, error) {
 }
 
 func (c *clockConn) Read(p []byte) (int, error) {
-	if c.room <= 0 {
-		c.ended = errTooMuch
+	for len(c.rest) == 0 && c.ended == nil {
+		select {
+		case a, open := <-c.arrived:
+			if !open {
+				a.err = net.ErrClosed
+			}
+			if len(a.bytes) > 0 {
+				c.rest, c.last = a.bytes, a.at
+			}
+			c.ended = a.err
+		case <-c.closing:
+			c.ended = net.ErrClosed
+		}
+	}
+	if len(c.rest) == 0 {
 		return 0, c.ended
 	}
-	if int64(len(p)) > c.room {
-		p = p[:c.room]
+	if c.room <= 0 {
+		c.rest, c.ended = nil, errTooMuch
+		return 0, c.ended
 	}
-	n, err := c.Conn.Read(p)
-	if n > 0 {
-		c.last = time.Now()
-		c.room -= int64(n)
-	}
-	c.ended = err
-	return n, err
+	n := copy(p, c.rest[:min(int64(len(c.rest)), c.room)])
+	c.rest, c.room = c.rest[n:], c.room-int64(n)
+	return n, nil
 }
 
 // lastS is the time of the last read after the first write, in seconds.
@@ -330,7 +387,7 @@ func (c *Client) connect(ctx context.Context) (*clockConn, error) {
 		}
 		conn = t
 	}
-	return &clockConn{Conn: conn, room: maxHeader}, nil
+	return newClockConn(conn), nil
 }
 
 // requestBytes is the whole request, header and body, so that it leaves in one

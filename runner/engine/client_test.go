@@ -197,6 +197,41 @@ func TestNoTokenDefaultGrowsWithContext(t *testing.T) {
 	}
 }
 
+// deadlines keeps what is set, and nothing else of a connection.
+type deadlines struct {
+	net.Conn
+	at time.Time
+}
+
+func (d *deadlines) SetDeadline(t time.Time) error { d.at = t; return nil }
+
+func TestWhichLimitIsArmed(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		limits        Limits
+		stream, token bool
+		want          string
+		after         time.Duration
+	}{
+		{"nothing set", Limits{}, true, false, "no_token", NoTokenDefault(3, 2, true)},
+		{"nothing set, after a token", Limits{}, true, true, "no_token", NoTokenDefault(3, 2, true)},
+		{"first token", Limits{FirstToken: time.Second}, true, false, "first_token", time.Second},
+		{"first token, later than the default", Limits{FirstToken: time.Hour}, true, false, "first_token", time.Hour},
+		{"first token has come", Limits{FirstToken: time.Second}, true, true, "no_token", NoTokenDefault(3, 2, true)},
+		{"first token of an answer that does not stream", Limits{FirstToken: time.Second}, false, false, "no_token", NoTokenDefault(3, 2, false)},
+		{"total", Limits{Total: time.Second}, true, true, "total", time.Second},
+		{"total is later", Limits{FirstToken: time.Second, Total: time.Minute}, true, false, "first_token", time.Second},
+	} {
+		d := &deadlines{}
+		x := &exchange{c: &Client{limits: c.limits}, r: Request{IDs: []int32{1, 2, 3}, MaxTokens: 2, Stream: c.stream}, conn: &clockConn{Conn: d}}
+		before := time.Now()
+		x.arm(c.token)
+		if x.armed != c.want || x.armedFor != c.after || d.at.Before(before.Add(c.after)) || d.at.After(time.Now().Add(c.after)) {
+			t.Errorf("%s: %s of %v at %v", c.name, x.armed, x.armedFor, d.at.Sub(before))
+		}
+	}
+}
+
 func TestExcerpt(t *testing.T) {
 	c := client(t, "http://x:1", Limits{})
 	for _, in := range []string{strings.Repeat("é", 5000), strings.Repeat("a", 2045) + strings.Repeat("€", 10), "\xff\xfe" + strings.Repeat("\x80", 9000), "a\nb\r\n\tc\x00d", ""} {
@@ -289,5 +324,37 @@ func TestGauges(t *testing.T) {
 	}
 	if _, found := gauges(text, []string{"x"}); found {
 		t.Error("found what is not there")
+	}
+}
+
+func TestABusyParserDelaysNoArrival(t *testing.T) {
+	here, there := net.Pipe()
+	c := newClockConn(here)
+	defer c.Close()
+	go func() {
+		io.WriteString(there, "first")
+		io.WriteString(there, "second")
+	}()
+	buf := make([]byte, 100)
+	if n, err := c.Read(buf); err != nil || string(buf[:n]) != "first" {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+	for len(c.arrived) == 0 { // as a parser that is busy with the first
+		time.Sleep(time.Millisecond)
+	}
+	busy := time.Now()
+	if n, err := c.Read(buf); err != nil || string(buf[:n]) != "second" || c.last.After(busy) {
+		t.Errorf("%q, %v, timed %v after it had come", buf[:n], err, c.last.Sub(busy))
+	}
+	there.Close()
+	if _, err := c.Read(buf); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v", err)
+	}
+	c.Close()
+	if err := c.Close(); err != nil {
+		t.Errorf("closed twice: %v", err)
+	}
+	if _, err := c.Read(buf); err == nil {
+		t.Error("reads after the end")
 	}
 }

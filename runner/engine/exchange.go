@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -288,7 +289,7 @@ func (x *exchange) stream(ctx context.Context, body io.Reader) {
 				x.s.TTFTS = &at
 			}
 			x.s.ChunkS = append(x.s.ChunkS, ev.AtS)
-			x.s.ChunkTokens = append(x.s.ChunkTokens, int32(max(part.Tokens, 0)))
+			x.s.ChunkTokens = append(x.s.ChunkTokens, int32(min(max(part.Tokens, 0), math.MaxInt32)))
 		}
 		x.take(part)
 		if part.Tokens != 0 || x.done {

@@ -372,7 +372,7 @@ func TestC30LimitsAreNamed(t *testing.T) {
 		if s.Error != "timeout" || s.Limit != "total" || !strings.Contains(s.Detail, "150ms") || !strings.Contains(s.Detail, "after 2 of 9") {
 			t.Errorf("total: %q %q %q", s.Error, s.Limit, s.Detail)
 		}
-		slow := &enginetest.Fake{Dialect: dialect, Prefill: 2 * time.Second, Preamble: ": ping\n\n"}
+		slow := &enginetest.Fake{Dialect: dialect, Prefill: time.Minute}
 		s = ask(t, slow, 2, engine.Limits{FirstToken: 100 * time.Millisecond})
 		if s.Error != "timeout" || s.Limit != "first_token" || s.TTFTS != nil || s.TotalS < 0.1 {
 			t.Errorf("first token: %q %q %q", s.Error, s.Limit, s.Detail)

@@ -39,7 +39,7 @@ type Fake struct {
 	Padding     int           // bytes of filler in the second event
 	Held        bool          // all events leave in one write, at the end
 	Bytewise    bool          // every byte leaves alone
-	Prefill     time.Duration // before the first token
+	Prefill     time.Duration // before the first token; the stream holds comments until then
 	Step        time.Duration // between events
 	Hang        int           // no more events after this many tokens, while the connection stays; with a comment now and then
 	End         string        // "" proper | no-done | done-only | null-finish | early | fin | reset
@@ -297,7 +297,7 @@ func (f *Fake) generate(w http.ResponseWriter, r *http.Request) {
 		n, finish = f.Stop, "stop"
 	}
 	if !a.stream {
-		time.Sleep(f.Prefill)
+		pause(r, f.Prefill)
 		answer(w, 200, f.event(a, 0, n, n, finish, false))
 		return
 	}
@@ -406,6 +406,16 @@ func (f *Fake) last(m map[string]any, a asked, n int, finish string) {
 	m["timings"] = timings
 }
 
+// pause waits for d, or until the client is gone.
+func pause(r *http.Request, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-r.Context().Done():
+	}
+}
+
 func (f *Fake) stream(w http.ResponseWriter, r *http.Request, a asked, n int, finish string) {
 	field, eol := f.Field, f.EOL
 	if field == "" {
@@ -445,7 +455,10 @@ func (f *Fake) stream(w http.ResponseWriter, r *http.Request, a asked, n int, fi
 	if f.Role {
 		event(map[string]any{"choices": []any{map[string]any{"text": "", "delta": map[string]any{"role": "assistant", "content": ""}}}})
 	}
-	time.Sleep(f.Prefill)
+	for begin := time.Now(); time.Since(begin) < f.Prefill && r.Context().Err() == nil; {
+		send(": prefilling\n\n")
+		pause(r, min(5*time.Millisecond, f.Prefill))
+	}
 	per := max(1, f.PerChunk)
 	named := slices.Contains([]string{"", "no-done"}, f.End)
 	for from := 0; from < n; from += per {
@@ -457,14 +470,11 @@ func (f *Fake) stream(w http.ResponseWriter, r *http.Request, a asked, n int, fi
 			event("[DONE]")
 			return
 		case f.Hang > 0 && from >= f.Hang:
-			for {
-				select {
-				case <-r.Context().Done():
-					return
-				case <-time.After(5 * time.Millisecond):
-					send(": still here\n\n")
-				}
+			for r.Context().Err() == nil {
+				send(": still here\n\n")
+				pause(r, 5*time.Millisecond)
 			}
+			return
 		case cut && from >= f.Cut:
 			if f.End == "early" {
 				return
@@ -485,7 +495,7 @@ func (f *Fake) stream(w http.ResponseWriter, r *http.Request, a asked, n int, fi
 			m["meta_info"].(map[string]any)["finish_reason"] = map[string]any{"type": "abort", "message": f.Abort, "status_code": 400}
 		}
 		event(m)
-		time.Sleep(f.Step)
+		pause(r, f.Step)
 	}
 	switch f.Dialect {
 	case "llamacpp":

@@ -1,6 +1,8 @@
 package sglang
 
 import (
+	"encoding/json"
+	"fmt"
 	"testing"
 
 	"twopoint/results/event"
@@ -42,5 +44,33 @@ func TestFinishReason(t *testing.T) {
 		if finish, failed := finishReason([]byte(raw)); finish != want[0] || failed != want[1] {
 			t.Errorf("%s: %q, %q", raw, finish, failed)
 		}
+	}
+}
+
+// BenchmarkParse is the client's cost of an event of a stream: constant where
+// it holds what is new, growing with the tokens so far where it holds them all.
+func BenchmarkParse(b *testing.B) {
+	for _, tokens := range []int{1, 512, 4096} {
+		b.Run(fmt.Sprintf("tokens=%d", tokens), func(b *testing.B) {
+			ids, text := make([]int32, tokens), ""
+			for i := range ids {
+				ids[i] = int32(i * 37 % 150000)
+				text += " word"
+			}
+			m := map[string]any{"text": text, "output_ids": ids, "meta_info": map[string]any{
+				"id": "0123456789abcdef", "finish_reason": nil, "prompt_tokens": 32768, "completion_tokens": tokens, "cached_tokens": 0}}
+			data, err := json.Marshal(m)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(int64(len(data)))
+			var p parser
+			var s event.Sample
+			for b.Loop() {
+				if _, err := p.parse(data, &s); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
