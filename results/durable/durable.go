@@ -27,8 +27,14 @@ func step(op, path string, do func() error) error {
 	return err
 }
 
+// File is what Sync needs of an *os.File.
+type File interface {
+	Name() string
+	Sync() error
+}
+
 // Sync flushes an open file to the disk.
-func Sync(f *os.File) error { return step("fsync", f.Name(), f.Sync) }
+func Sync(f File) error { return step("fsync", f.Name(), f.Sync) }
 
 // SyncDir makes the names in a folder durable.
 func SyncDir(dir string) error {

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"twopoint/results/durable"
 )
 
 // MaxLine is the longest line of a journal in bytes, with its newline. It
@@ -39,7 +41,7 @@ type Journal struct {
 // file is what a journal needs of an *os.File opened with O_APPEND.
 type file interface {
 	io.WriteCloser
-	Sync() error
+	durable.File
 	Truncate(size int64) error
 }
 
@@ -88,27 +90,15 @@ func open(path, order string, flag int) (_ *Journal, err error) {
 			return nil, fmt.Errorf("cut the torn tail of journal %s: %w", path, err)
 		}
 	}
-	if err := f.Sync(); err != nil {
+	if err := durable.Sync(f); err != nil {
 		return nil, fmt.Errorf("sync journal %s: %w", path, err)
 	}
 	if r.at.seq == 0 { // perhaps new: its name must survive a crash too
-		if err := syncDir(filepath.Dir(path)); err != nil {
-			return nil, err
+		if err := durable.SyncDir(filepath.Dir(path)); err != nil {
+			return nil, fmt.Errorf("sync folder of a journal: %w", err)
 		}
 	}
 	return &Journal{path: path, order: order, f: f, seq: r.at.seq, off: r.at.off}, nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync folder of a journal: %w", err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("sync folder of a journal: %w", err)
-	}
-	return nil
 }
 
 // Record stamps the event with version, order, the next sequence number and the
@@ -130,13 +120,13 @@ func (j *Journal) Record(e Event) error {
 	}
 	_, err = j.f.Write(line)
 	if err == nil {
-		err = j.f.Sync()
+		err = durable.Sync(j.f)
 	}
 	if err != nil {
 		err = fmt.Errorf("record %s event in %s: %w", e.Type, j.path, err)
 		cut := j.f.Truncate(j.off)
 		if cut == nil {
-			cut = j.f.Sync()
+			cut = durable.Sync(j.f)
 		}
 		if cut != nil {
 			j.broken = fmt.Errorf("journal %s cannot be cut back to its last event, reopen it: %w", j.path, cut)
