@@ -25,6 +25,8 @@ type worker struct {
 	corr [rowBlock]float32
 	kt   []float32 // what keys points into
 	st   []float32 // memory of state
+
+	touched uint32 // keeps the compiler from leaving out the reads of touch
 }
 
 var workers = sync.Pool{New: func() any {
@@ -74,6 +76,31 @@ func (w *worker) gather(kv *kernels.PagedKV, t, n, elems int) error {
 		w.rows = append(w.rows, w.rows[n-1])
 	}
 	return nil
+}
+
+// touch reads one element of every cache line of the tile that a block will
+// use.
+func (w *worker) touch(j *job, b block) {
+	s := j.kv.Shape
+	key, value := j.offsets(b.g0)
+	keyEnd, valueEnd := key+s.KDim, value+s.VDim
+	if b.g1-b.g0 == j.groups { // the whole row
+		key, keyEnd, valueEnd = 0, s.RowElems(), value
+	}
+	const line = 16 // elements of a cache line
+	var x uint32
+	for _, row := range w.rows {
+		for c := key; c < keyEnd; c += line {
+			x ^= math.Float32bits(row[c])
+		}
+		if s.Latent {
+			continue // the value is part of the key
+		}
+		for c := value; c < valueEnd; c += line {
+			x ^= math.Float32bits(row[c])
+		}
+	}
+	w.touched = x
 }
 
 // transpose fills keys from the dim elements at off of every row.
