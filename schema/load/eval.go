@@ -76,7 +76,7 @@ func describe(e errors.Error) diag.Diagnostic {
 	if d.Rule == "" {
 		d.Rule = oneLine(e.Error())
 	}
-	// YAML errors carry "name:line: " in their text and no position.
+	// Errors of YAML carry "name:line: " in their text, and no position.
 	seen := map[diag.Pos]bool{}
 	for _, p := range append([]token.Pos{e.Position()}, e.InputPositions()...) {
 		at := place(p)
@@ -91,8 +91,10 @@ func describe(e errors.Error) diag.Diagnostic {
 		}
 	}
 	if m := linePrefix.FindStringSubmatch(d.Rule); m != nil && d.Pos.Line == 0 {
-		line, _ := strconv.Atoi(m[2])
-		d.Pos = diag.Pos{File: shortPath(m[1]), Line: line, Column: 1}
+		d.Pos = diag.Pos{File: shortPath(m[1])}
+		if line, err := strconv.Atoi(m[2]); err == nil {
+			d.Pos.Line, d.Pos.Column = line, 1
+		}
 		if d.Pos.File == "-.yaml" {
 			d.Pos.File = "-"
 		}
@@ -104,7 +106,7 @@ func describe(e errors.Error) diag.Diagnostic {
 	return d
 }
 
-var linePrefix = regexp.MustCompile(`^(.*?):(\d+): (.*)$`)
+var linePrefix = regexp.MustCompile(`^(.*?\.ya?ml)(?::(\d+))?: (.*)$`)
 
 func oneLine(s string) string {
 	s = strings.TrimSuffix(strings.Join(strings.Fields(s), " "), ".")

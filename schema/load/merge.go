@@ -68,6 +68,9 @@ func (r *resolver) mergeAll() {
 	}
 	if variants == nil {
 		for _, name := range serverNames {
+			if !servers.get(name).is(object) {
+				continue
+			}
 			v := merge(servers.get(name), nil)
 			v.set("server", newText(name))
 			r.finish(name, v, nil, servers.get(name), name)
@@ -88,6 +91,9 @@ func (r *resolver) mergeAll() {
 		switch s := v.get("server"); {
 		case s.is(text):
 			server, serverName = servers.get(s.text), s.text
+			if server == nil && servers != nil && !servers.is(object) {
+				continue
+			}
 			if server == nil {
 				d := r.errorf(s, join(path, "server"), "no server has this name; there is %s", strings.Join(serverNames, ", "))
 				d.Value = s.shown()
@@ -120,27 +126,28 @@ func (r *resolver) mergeAll() {
 }
 
 // launchFields start a server, and make no sense beside a url.
-var launchFields = []string{"args", "env", "files", "build", "setup", "cwd", "command", "container", "host", "port", "ready_timeout", "model_path"}
+var launchFields = []string{"args", "env", "files", "build", "setup", "cwd", "command", "container", "host", "port", "ready_timeout"}
 
 // finish fills in a merged variant's defaults and checks it.
 func (r *resolver) finish(name string, m, variant, server *node, serverName string) {
 	// A value is reported where it was written: once, if several variants
 	// inherit it.
 	path := func(field string) string {
-		if variant.get(field) == nil && server.get(field) != nil {
+		if variant == nil || variant.get(field) == nil && server.get(field) != nil {
 			return join(join("servers", serverName), field)
 		}
 		return join(join("variants", name), field)
-	}
-	if variant == nil {
-		path = func(field string) string { return join(join("servers", serverName), field) }
 	}
 	if name == "" || strings.ContainsAny(name, "/[]\n") {
 		d := r.errorf(m, path(""), "a variant's name must not be empty or hold /, [ or ]; keys of points are made of it")
 		d.Pos, d.Path, d.Value = m.key, "variants", strconv.Quote(name)
 	}
 	if m.get("engine") == nil {
-		r.errorf(m, path("engine"), "is missing; it must be %s", r.shape.fields["servers"].elem.fields["engine"].allows())
+		at, p := m, path("engine")
+		if server != nil {
+			at, p = server, join(join("servers", serverName), "engine")
+		}
+		r.errorf(at, p, "is missing; it must be %s", r.shape.fields["servers"].elem.fields["engine"].allows())
 	}
 	if u := m.get("url"); u.is(text) {
 		if !validURL(u.text) {
@@ -153,7 +160,7 @@ func (r *resolver) finish(name string, m, variant, server *node, serverName stri
 			}
 		}
 		if m.get("flush") == nil {
-			d := r.errorf(u, path("flush"), "must be said for a server that has a url: \"require\" or \"auto\" empties its prefix cache, \"never\" leaves it alone")
+			d := r.errorf(u, strings.TrimSuffix(path("url"), "url")+"flush", "must be said for a server that has a url: \"require\" or \"auto\" empties its prefix cache, \"never\" leaves it alone")
 			d.Pos = u.pos
 		}
 	}
@@ -218,7 +225,7 @@ func (r *resolver) placeholders(m *node, path func(string) string) {
 			}
 		}
 	}
-	for _, f := range []string{"args", "env", "command", "build", "cwd"} {
+	for _, f := range []string{"args", "env", "command", "build", "cwd", "model_path"} {
 		if n := m.get(f); n != nil {
 			visit(n, path(f))
 		}

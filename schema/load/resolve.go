@@ -36,7 +36,7 @@ type resolver struct {
 	placed   *node             // the spec with variants as they are run; for places
 	doc      *node             // schema.Experiment as JSON
 	language *node             // the spec with every default
-	swept    []*node
+	byName   map[string]*node  // variants as they are run
 
 	unknownTarget *diag.Diagnostic
 }
@@ -80,29 +80,31 @@ func (r *resolver) resolve(root *node, name string) {
 	cells := r.cells()
 	doc.set("servers", nil)
 	doc.set("matrix", nil)
-	list := &node{kind: list}
-	placed := newObject()
+	list, all := &node{kind: list}, newObject()
+	r.byName = map[string]*node{}
 	for _, v := range cells {
+		name := v.get("name").text
 		list.items = append(list.items, r.variantDoc(v))
-		placed.set(v.get("name").text, v.at(v))
+		r.byName[name] = v
+		all.keys, all.items = append(all.keys, name), append(all.items, v)
 	}
 	doc.set("variants", list)
-	r.placed = root.with("method", lang.get("method"))
-	all := newObject()
 	if d := root.get("variants"); d.is(object) {
-		all = d.copy()
+		all.pos = d.pos
+		for i, k := range d.keys {
+			if r.byName[k] == nil { // a matrix, or faulty
+				all.keys, all.items = append(all.keys, k), append(all.items, d.items[i])
+			}
+		}
 	}
-	for i, k := range placed.keys {
-		all.set(k, placed.items[i])
-	}
-	r.placed.set("variants", all)
+	r.placed = root.with("method", lang.get("method")).with("variants", all)
 
 	names := r.names(cells)
 	r.variantName("baseline", root.get("baseline"), names, false)
 	doc.set("sweep", r.sweep(root.get("sweep"), names))
 	doc.set("prompt", r.prompt(root.get("prompt")))
 	if p := root.get("published"); p.is(object) {
-		doc.set("published", r.published(p))
+		doc.set("published", r.published(p, names))
 	}
 	r.purpose(cells)
 	r.language, r.doc = lang, withoutBad(doc)
@@ -465,7 +467,7 @@ func (r *resolver) prompt(n *node) *node {
 }
 
 // published splits tables into cells and the rest.
-func (r *resolver) published(n *node) *node {
+func (r *resolver) published(n *node, names map[string]bool) *node {
 	out := newObject().at(n)
 	named := map[string]bool{}
 	for _, k := range []string{"source", "definition", "measured_on", "scope", "claims"} {
@@ -484,6 +486,9 @@ func (r *resolver) published(n *node) *node {
 			}
 			path := join(join("published", n.keys[i]), k)
 			r.cellValues(v, k, path)
+			for l, variant := range v.keys {
+				r.mentioned(variant, join(path, variant), v.items[l].key, names)
+			}
 			cells.set(k, v)
 		}
 		if len(cells.keys) > 0 {
@@ -492,6 +497,17 @@ func (r *resolver) published(n *node) *node {
 		out.set(n.keys[i], b)
 	}
 	return out
+}
+
+// mentioned hints at a published variant that is probably one of the spec's own,
+// misspelt. Others are fine: a table may have more than is run.
+func (r *resolver) mentioned(variant, path string, at diag.Pos, names map[string]bool) {
+	if _, ok := names[variant]; ok {
+		return
+	}
+	if m := near(variant, sortedKeys(names)); m != "" {
+		r.ds = append(r.ds, diag.Diagnostic{Severity: diag.Hint, Pos: at, Path: path, Rule: "no variant has this name", Suggest: m})
+	}
 }
 
 var digits = regexp.MustCompile(`^[1-9][0-9]*$`)
@@ -531,7 +547,7 @@ func (r *resolver) conflicts(x *schema.Experiment) {
 		if v.URL == "" {
 			continue
 		}
-		place := r.placed.find("variants", v.Name, "url")
+		place := r.byName[v.Name].get("url")
 		if d := r.root.find("method", "two_point", "repeats", "deployments"); d.int() > 1 {
 			e := r.errorf(d, "method.two_point.repeats.deployments", "must be 1: variant %s is a running server that twopoint does not restart", v.Name)
 			e.Value, e.Also = d.shown(), []diag.Pos{place.pos}
@@ -558,7 +574,7 @@ func (r *resolver) twins(x *schema.Experiment) {
 			continue // a number that no engine takes; reported where it is used
 		}
 		if other, ok := seen[string(b)]; ok {
-			a, o := r.placed.find("variants", name), r.placed.find("variants", other)
+			a, o := r.byName[name], r.byName[other]
 			d := r.errorf(a, join("variants", name), "is the same configuration as %s, so it would be measured twice under one identity", other)
 			if o.pos != a.pos {
 				d.Also = []diag.Pos{o.pos}
@@ -577,10 +593,10 @@ func (r *resolver) limits(x *schema.Experiment) {
 	if x.Method.TwoPoint != nil && x.Method.TwoPoint.B > 0 {
 		room = x.Method.TwoPoint.B
 	}
-	check := func(i, limit int, what string, at diag.Pos) {
+	report := func(i, limit int, what string, at diag.Pos) {
 		n := x.Sweep.Context[i]
 		key := fmt.Sprint(i, limit, at)
-		if n+room <= limit || reported[key] || places == nil || i >= len(places.items) {
+		if reported[key] {
 			return
 		}
 		reported[key] = true
@@ -603,19 +619,16 @@ func (r *resolver) limits(x *schema.Experiment) {
 		if v.ContextLength == 0 && (x.Model == nil || x.Model.ContextLength == 0) {
 			continue
 		}
-		at := r.placed.find("variants", v.Name, "context_length")
-		for i, n := range x.Sweep.Context {
-			if excluded(x, v, i, n) {
-				continue
+		limit, what, at := v.ContextLength, "the context_length", r.byName[v.Name].get("context_length")
+		if limit == 0 {
+			limit, what, at = x.Model.ContextLength, "the model's limit", r.root.get("model")
+			if c := at.get("context_length"); c != nil {
+				at = c
 			}
-			if v.ContextLength > 0 {
-				check(i, v.ContextLength, "the context_length", at.pos)
-			} else {
-				m := r.root.get("model")
-				if c := m.get("context_length"); c != nil {
-					m = c
-				}
-				check(i, x.Model.ContextLength, "the model's limit", m.pos)
+		}
+		for i, n := range x.Sweep.Context {
+			if n+room > limit && !excluded(x, v, i, n) {
+				report(i, limit, what, at.pos)
 			}
 		}
 	}
