@@ -6,10 +6,15 @@
 //   - split_grouped: the query heads that share a KV head work on a row
 //     together, and the KV range is cut into parts that run side by side and
 //     are merged by their log-sum-exp. One split is serial and grouped.
+//   - split_grouped_touch: the same, but every tile of rows is first read once
+//     in order, one element per cache line. The loops read several rows side by
+//     side, which the processor's own prefetching follows badly where rows are
+//     short; this shows it one stream. It pays for long contiguous runs that
+//     come from memory, and costs where they come from a cache.
 //   - prefill_tiled: query tiles × KV heads side by side, each over the KV
 //     range that it sees; made for hundreds to thousands of query rows.
 //
-// All three go through the same inner loops (a tile of scores, one step of the
+// All go through the same inner loops (a tile of scores, one step of the
 // online softmax, a tile of weighted sums), which exist for portable Go, AVX2
 // and AVX-512; the fastest that the processor has is used unless ForcePath
 // says otherwise. What comes in is a query and a paged cache, what goes out is
@@ -29,6 +34,7 @@ import (
 func init() {
 	kernels.Register(serialPerHead{})
 	kernels.Register(splitGrouped{})
+	kernels.Register(splitGrouped{touch: true})
 	kernels.Register(prefillTiled{})
 }
 
@@ -61,9 +67,17 @@ func (serialPerHead) Attend(ctx context.Context, out kernels.Output, q kernels.Q
 	return j.traffic(j.groups*kv.Len, 1), nil
 }
 
-type splitGrouped struct{ anyShape }
+type splitGrouped struct {
+	anyShape
+	touch bool
+}
 
-func (splitGrouped) Name() string { return "split_grouped" }
+func (k splitGrouped) Name() string {
+	if k.touch {
+		return "split_grouped_touch"
+	}
+	return "split_grouped"
+}
 
 // splitWork is the number of multiply-adds that make a part worth a goroutine:
 // some tens of microseconds on one core.
@@ -71,12 +85,13 @@ const splitWork = 1 << 20
 
 // Attend chooses as many splits as threads where o leaves it open, fewer when
 // the context is too short to occupy them.
-func (splitGrouped) Attend(ctx context.Context, out kernels.Output, q kernels.Query, kv *kernels.PagedKV, o kernels.Options) (kernels.Traffic, error) {
+func (k splitGrouped) Attend(ctx context.Context, out kernels.Output, q kernels.Query, kv *kernels.PagedKV, o kernels.Options) (kernels.Traffic, error) {
 	if err := kernels.Check(out, q, kv, o); err != nil {
 		return kernels.Traffic{}, err
 	}
 	s := kv.Shape
 	j := newJob(ctx, out, q, kv, s.Heads/s.KVHeads)
+	j.touch = k.touch
 	defer j.release()
 	splits := o.Splits
 	if splits == 0 {
@@ -173,8 +188,8 @@ type job struct {
 	// how work is divided among threads changes no bit of the result.
 	transposed bool
 
-	// touch says that a tile is read once in the order of memory before the
-	// loops go over it.
+	// touch says that a tile's rows are read once, whole and in their order,
+	// before the loops go over them.
 	touch bool
 
 	q        []float32 // scaled query rows, ldq apart
@@ -193,7 +208,6 @@ func newJob(ctx context.Context, out kernels.Output, q kernels.Query, kv *kernel
 		groups: s.Heads / heads, heads: heads, rows: q.QLen * heads,
 		ldq: roundUp(s.KDim, pad), lda: roundUp(s.VDim, pad), q: j.q,
 	}
-	j.touch = 4*kv.PageSize*s.RowElems() >= touchBytes
 	perToken := s.KDim + s.VDim
 	if s.Latent {
 		perToken = s.KDim
@@ -242,26 +256,10 @@ const (
 	// every dot product.
 	transposeRows = 32
 	transposeDim  = 256 // longest key for which that sum matters
-
-	// touchBytes is the size of a page from which it pays to touch. The loops
-	// read several short rows side by side, which the processor does not see
-	// coming; one stream per page it does. From memory, in contiguous pages of
-	// 1 KiB rows, it was 1.5 times as fast so; single scattered rows lost.
-	touchBytes = 4096
 )
 
 // visible is the number of tokens that query i sees; it may be negative.
 func (j *job) visible(i int) int { return j.kv.Len - j.qLen + 1 + i }
-
-// offsets are where the key and the value of a group begin in a stored row.
-func (j *job) offsets(g int) (key, value int) {
-	s := j.kv.Shape
-	if s.Latent {
-		return 0, 0
-	}
-	head := g * j.heads / (s.Heads / s.KVHeads)
-	return head * s.KDim, s.KVHeads*s.KDim + head*s.VDim
-}
 
 // traffic accounts for a launch in which groups went over that many KV rows in
 // all.
@@ -321,12 +319,16 @@ func (j *job) span(w *worker, st state, b block, t0, t1 int) error {
 			return err
 		}
 		if j.touch {
-			w.touch(j, b)
+			w.touch()
 		}
 		// Queries before this one see none of the tile.
 		first := max(b.r0, (t-j.kv.Len+j.qLen)*j.heads)
 		for g := b.g0; g < b.g1; g++ {
-			keyAt, valueAt := j.offsets(g)
+			head := g * j.heads / (s.Heads / s.KVHeads)
+			keyAt, valueAt := head*s.KDim, s.KVHeads*s.KDim+head*s.VDim
+			if s.Latent {
+				valueAt = 0
+			}
 			if j.transposed {
 				w.transpose(keyAt, s.KDim)
 			}

@@ -14,7 +14,7 @@ import (
 	"twopoint/kernels/cpu"
 )
 
-var variants = []string{"prefill_tiled", "serial_perhead", "split_grouped"}
+var variants = []string{"prefill_tiled", "serial_perhead", "split_grouped", "split_grouped_touch"}
 
 var (
 	gqa = kernels.Shape{Heads: 4, KVHeads: 2, KDim: 32, VDim: 32}

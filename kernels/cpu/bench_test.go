@@ -57,7 +57,7 @@ func newLaunch(b *testing.B, s kernels.Shape, ctx, qLen, pageSize, pools int, pl
 // BenchmarkDecode is one decode step of one layer; the caches of successive
 // steps rotate, as the layers of a model do. GB/s counts every row once.
 func BenchmarkDecode(b *testing.B) {
-	for _, kernel := range []string{"serial_perhead", "split_grouped"} {
+	for _, kernel := range []string{"serial_perhead", "split_grouped", "split_grouped_touch"} {
 		k, err := kernels.Lookup(kernel)
 		if err != nil {
 			b.Fatal(err)

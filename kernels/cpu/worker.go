@@ -78,25 +78,12 @@ func (w *worker) gather(kv *kernels.PagedKV, t, n, elems int) error {
 	return nil
 }
 
-// touch reads one element of every cache line of the tile that a block will
-// use.
-func (w *worker) touch(j *job, b block) {
-	s := j.kv.Shape
-	key, value := j.offsets(b.g0)
-	keyEnd, valueEnd := key+s.KDim, value+s.VDim
-	if b.g1-b.g0 == j.groups { // the whole row
-		key, keyEnd, valueEnd = 0, s.RowElems(), value
-	}
+// touch reads one element of every cache line of the tile.
+func (w *worker) touch() {
 	const line = 16 // elements of a cache line
 	var x uint32
 	for _, row := range w.rows {
-		for c := key; c < keyEnd; c += line {
-			x ^= math.Float32bits(row[c])
-		}
-		if s.Latent {
-			continue // the value is part of the key
-		}
-		for c := value; c < valueEnd; c += line {
+		for c := 0; c < len(row); c += line {
 			x ^= math.Float32bits(row[c])
 		}
 	}
