@@ -302,7 +302,7 @@ type FitRow struct {
 	KVStream    *float64 `col:"kv_stream_gb_s" unit:"GB/s" doc:"rate at which extra context is read, per device; 1 GB is 1e9 bytes"`
 	KVStreamLo  *float64 `col:"kv_stream_gb_s_lo" unit:"GB/s" doc:"lower end of the interval"`
 	KVStreamHi  *float64 `col:"kv_stream_gb_s_hi" unit:"GB/s" doc:"upper end of the interval"`
-	KVBytes     *float64 `col:"kv_bytes_per_ctx_tok" unit:"byte" doc:"bytes that a device reads more for one more context token, by the model's geometry"`
+	KVBytes     *float64 `col:"kv_bytes_per_ctx_tok" unit:"byte/tok" doc:"bytes that a device reads more for one more context token, by the model's geometry"`
 	Against     string   `col:"against" doc:"variant that beta_ratio divides by: the baseline, else the first variant"`
 	BetaRatio   *float64 `col:"beta_ratio" doc:"this context slope over the other's"`
 	BetaRatioLo *float64 `col:"beta_ratio_lo" doc:"lower end of the interval"`

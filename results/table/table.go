@@ -8,6 +8,7 @@
 package table
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"reflect"
@@ -32,8 +33,32 @@ type Tables struct {
 	meta map[string]string
 }
 
-// Names are the tables in the order in which they are described.
-var Names = []string{"runs", "deployments", "samples", "repeats", "points", "fits", "settings", "columns"}
+// About says what a row of a table is and which columns identify it.
+type About struct {
+	Table string
+	Row   string
+	Key   []string
+}
+
+// Abouts are the tables in the order in which they are described.
+var Abouts = []About{
+	{"runs", "the run: where, when and by what it was measured, and how its points ended", []string{"run_id"}},
+	{"deployments", "one life of a server", []string{"run_id", "deployment_id"}},
+	{"samples", "one request, as measured and as the server reported it", []string{"run_id", "deployment_id", "point_id", "role", "repeat", "attempt", "leg", "slot"}},
+	{"repeats", "one pair of legs with its slopes and whether it is valid", []string{"run_id", "point_id", "repeat", "attempt"}},
+	{"points", "one planned point, measured or not", []string{"run_id", "point_id"}},
+	{"fits", "one line over context through the ok points of a variant; none with fewer than four", []string{"run_id", "variant_id", "concurrency", "quantity"}},
+	{"settings", "one setting of a variant, as asked for or as the server says", []string{"run_id", "variant", "name", "source"}},
+	{"columns", "one column of these tables", []string{"run_id", "table", "column"}},
+}
+
+// Names are the tables in that order.
+var Names = func() (names []string) {
+	for _, a := range Abouts {
+		names = append(names, a.Table)
+	}
+	return names
+}()
 
 // rows is the table of that name, a slice of row structs.
 func (t *Tables) rows(name string) reflect.Value {
@@ -74,6 +99,7 @@ func (t *Tables) Write(dir run.Dir) error {
 
 // Load reads a run's plan, environment and events and derives its tables. An
 // error about damaged events comes with the tables of what precedes the damage.
+// The run's id is what its events say, so that a renamed folder keeps it.
 func Load(dir run.Dir) (*Tables, error) {
 	p, err := dir.Plan()
 	if err != nil {
@@ -84,5 +110,10 @@ func Load(dir run.Dir) (*Tables, error) {
 		return nil, err
 	}
 	events, err := dir.Events()
-	return Derive(dir.ID(), history.New(p, events), env), err
+	h := history.New(p, events)
+	id := dir.ID()
+	if len(h.Runs) > 0 {
+		id = cmp.Or(h.Runs[0].Run.RunID, id)
+	}
+	return Derive(id, h, env), err
 }
