@@ -482,6 +482,9 @@ func (r *resolver) published(n *node, names map[string]bool) *node {
 			v := block.items[j]
 			if named[k] {
 				b.set(k, v)
+				if k == "claims" {
+					r.claims(v, join(join("published", n.keys[i]), k), names)
+				}
 				continue
 			}
 			path := join(join("published", n.keys[i]), k)
@@ -497,6 +500,30 @@ func (r *resolver) published(n *node, names map[string]bool) *node {
 		out.set(n.keys[i], b)
 	}
 	return out
+}
+
+// claims looks at the variants that claims name.
+func (r *resolver) claims(n *node, path string, names map[string]bool) {
+	if !n.is(object) {
+		return
+	}
+	for i, id := range n.keys {
+		c, p := n.items[i], join(path, id)
+		for _, k := range []string{"of", "order"} {
+			v := c.get(k)
+			if v.is(text) {
+				r.mentioned(v.text, join(p, k), v.pos, names)
+			}
+			for j, e := range v.elements() {
+				r.mentioned(e.str(), index(join(p, k), j), e.pos, names)
+			}
+		}
+		for _, k := range []string{"at", "num", "den"} {
+			if v := c.find(k, "variant"); v.is(text) {
+				r.mentioned(v.text, join(join(p, k), "variant"), v.pos, names)
+			}
+		}
+	}
 }
 
 // mentioned hints at a published variant that is probably one of the spec's own,
@@ -543,6 +570,7 @@ func (r *resolver) cellValues(metric *node, name, path string) {
 func (r *resolver) conflicts(x *schema.Experiment) {
 	r.twins(x)
 	r.limits(x)
+	r.idleServers(x)
 	for _, v := range x.Variants {
 		if v.URL == "" {
 			continue
@@ -557,6 +585,23 @@ func (r *resolver) conflicts(x *schema.Experiment) {
 			e.Value, e.Also = f.shown(), []diag.Pos{place.pos}
 		}
 		break
+	}
+}
+
+// idleServers warns of servers that no variant uses.
+func (r *resolver) idleServers(x *schema.Experiment) {
+	servers := r.root.get("servers")
+	if r.ds.HasErrors() || !servers.is(object) {
+		return // a variant that is faulty may be the one
+	}
+	used := map[string]bool{}
+	for _, v := range x.Variants {
+		used[v.Server] = true
+	}
+	for i, name := range servers.keys {
+		if !used[name] {
+			r.ds = append(r.ds, diag.Diagnostic{Severity: diag.Warning, Pos: servers.items[i].pos, Path: join("servers", name), Rule: "no variant uses this server"})
+		}
 	}
 }
 
