@@ -107,6 +107,9 @@ func TestCaptured(t *testing.T) {
 	if a, b := generate(t, "completion_stream.sse", 5), generate(t, "completion.json", 5); a.OutputSHA256 == "" || a.OutputSHA256 != b.OutputSHA256 {
 		t.Errorf("output %s streamed, %s whole", a.OutputSHA256, b.OutputSHA256)
 	}
+	if a, b := generate(t, "completion_stream_timings.sse", 3), generate(t, "completion_stream_progress.sse", 3); a.OutputSHA256 != b.OutputSHA256 {
+		t.Error("ids in progress reports are taken for output")
+	}
 	s := generate(t, "completion_context_full.json", 5)
 	if s.Error != "" || *s.CompletionTokens != 2 || len(s.Notes) != 1 {
 		t.Errorf("context full: %+v", s)

@@ -184,8 +184,11 @@ func notes(refused []string) []string {
 
 func request(r engine.Request, refused []string) (string, map[string]any, error) {
 	body := map[string]any{
-		"model": r.Model, "stream": r.Stream, "temperature": 0,
+		"stream": r.Stream, "temperature": 0,
 		"ignore_eos": true, "min_tokens": r.MaxTokens, "return_token_ids": true,
+	}
+	if r.Model != "" {
+		body["model"] = r.Model
 	}
 	if r.Stream {
 		body["stream_options"] = map[string]any{"include_usage": true}
