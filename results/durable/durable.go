@@ -58,35 +58,41 @@ func Rename(oldPath, newPath string) error {
 // Write makes the file at path hold what write produces: under a temporary name
 // in the same folder, fsynced, renamed. On any error the old file stays and the
 // temporary one is removed.
-func Write(path string, write func(io.Writer) error) (err error) {
+//
+// The file gets mode 0644, whatever the umask, so that others may read results.
+func Write(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".tmp-*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-			err = fmt.Errorf("write %s: %w", path, err)
-		}
+	defer func() { // all no-ops once the file has its name; they also serve a panic in write
+		f.Close()
+		os.Remove(f.Name())
 	}()
-	if err = f.Chmod(0o644); err != nil {
+	if err := fill(f, write); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func fill(f *os.File, write func(io.Writer) error) error {
+	if err := f.Chmod(0o644); err != nil {
 		return err
 	}
 	w := bufio.NewWriterSize(f, 1<<18)
-	if err = write(w); err != nil {
+	if err := write(w); err != nil {
 		return err
 	}
-	if err = w.Flush(); err != nil {
+	if err := w.Flush(); err != nil {
 		return err
 	}
-	if err = Sync(f); err != nil {
+	if err := Sync(f); err != nil {
 		return err
 	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	return Rename(f.Name(), path)
+	return f.Close()
 }
 
 // WriteBytes is Write for content that is already there.

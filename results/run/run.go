@@ -36,47 +36,64 @@ var idPattern = regexp.MustCompile(`^\d{8}T\d{6}Z-[0-9a-f]{6}$`)
 
 // Create makes the folder of a run with its first files (names relative to the
 // folder, such as spec/spec.cue) and its events and logs folders. The folder
-// appears whole or not at all.
+// appears whole or not at all; one that is there already is an error.
 func Create(root, experiment, id string, files map[string][]byte) (Dir, error) {
-	parent := filepath.Join(root, experiment)
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return "", fmt.Errorf("create run: %w", err)
-	}
-	tmp, err := os.MkdirTemp(parent, ".new-*")
+	dir, err := create(root, experiment, id, files)
 	if err != nil {
 		return "", fmt.Errorf("create run: %w", err)
 	}
-	defer os.RemoveAll(tmp)
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		return "", fmt.Errorf("create run: %w", err)
-	}
-	dirs := map[string]bool{filepath.Join(tmp, "events"): true, filepath.Join(tmp, "logs"): true}
-	for name := range files {
-		if !filepath.IsLocal(name) {
-			return "", fmt.Errorf("create run: %q is not a name inside the run's folder", name)
+	return dir, nil
+}
+
+func create(root, experiment, id string, files map[string][]byte) (Dir, error) {
+	for _, name := range []string{experiment, id} {
+		if name == "." || !filepath.IsLocal(name) || filepath.Base(name) != name {
+			return "", fmt.Errorf("%q cannot be the name of a folder", name)
 		}
-		dirs[filepath.Dir(filepath.Join(tmp, name))] = true
 	}
-	for dir := range dirs {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return "", fmt.Errorf("create run: %w", err)
+	for name := range files {
+		if name == "." || !filepath.IsLocal(name) {
+			return "", fmt.Errorf("%q is not a name inside the run's folder", name)
+		}
+	}
+	parent := filepath.Join(root, experiment)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", err
+	}
+	tmp, err := os.MkdirTemp(parent, ".new-*")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp) // by then it has its name, or there was an error
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return "", err
+	}
+	folders := map[string]bool{tmp: true, filepath.Join(tmp, "events"): true, filepath.Join(tmp, "logs"): true}
+	for name := range files {
+		for folder := filepath.Dir(filepath.Join(tmp, name)); folder != tmp; folder = filepath.Dir(folder) {
+			folders[folder] = true
+		}
+	}
+	for folder := range folders {
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return "", err
 		}
 	}
 	for name, content := range files {
 		if err := durable.WriteBytes(filepath.Join(tmp, name), content); err != nil {
-			return "", fmt.Errorf("create run: %w", err)
+			return "", err
 		}
 	}
-	for dir := range dirs {
-		if err := durable.SyncDir(dir); err != nil {
-			return "", fmt.Errorf("create run: %w", err)
+	for folder := range folders { // nested folders' own names too
+		if err := durable.SyncDir(folder); err != nil {
+			return "", err
 		}
 	}
 	dir := filepath.Join(parent, id)
 	if err := durable.Rename(tmp, dir); err != nil {
-		return "", fmt.Errorf("create run: %w", err)
+		return "", err
 	}
-	return Dir(dir), nil
+	return Dir(dir), durable.SyncDir(root) // the experiment's folder may be new
 }
 
 // Path is a name inside the folder.
@@ -84,8 +101,13 @@ func (d Dir) Path(name ...string) string {
 	return filepath.Join(append([]string{string(d)}, name...)...)
 }
 
-// ID is the run's id.
-func (d Dir) ID() string { return filepath.Base(string(d)) }
+// ID is the run's id: the folder's name.
+func (d Dir) ID() string {
+	if abs, err := filepath.Abs(string(d)); err == nil { // "." has a name too
+		return filepath.Base(abs)
+	}
+	return filepath.Base(string(d))
+}
 
 // Journal is the path of an order's events.
 func (d Dir) Journal(order string) string { return d.Path("events", order+".jsonl") }
@@ -166,9 +188,12 @@ func List(root string) ([]Dir, error) {
 	return dirs, nil
 }
 
-// Find is the run that ref names: a folder, an id or the unique beginning of
-// one, a tag (the newest run that has it), or "last".
+// Find is the run that ref names, in this order: a folder, "last" (the newest
+// run), an id, a tag (the newest run that has it), the unique beginning of an id.
 func Find(root, ref string) (Dir, error) {
+	if ref == "" {
+		return "", errors.New("no run was named; \"last\" is the newest")
+	}
 	if _, err := os.Stat(filepath.Join(ref, "plan.json")); err == nil {
 		return Dir(filepath.Clean(ref)), nil
 	}
@@ -184,7 +209,7 @@ func Find(root, ref string) (Dir, error) {
 		if d.ID() == ref {
 			return d, nil
 		}
-		if ref != "" && strings.HasPrefix(d.ID(), ref) {
+		if strings.HasPrefix(d.ID(), ref) {
 			byID = append(byID, d)
 		}
 	}

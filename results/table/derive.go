@@ -329,10 +329,6 @@ func (d *deriver) fits() []FitRow {
 		}
 		points[g], estimates[p] = append(points[g], p), e
 	}
-	against := d.h.Plan.Baseline
-	if against == "" && len(d.h.Plan.Variants) > 0 {
-		against = d.h.Plan.Variants[0].Name
-	}
 	fitted := map[group]map[string]stat.Fit{}
 	quantities := []struct {
 		name string
@@ -367,16 +363,34 @@ func (d *deriver) fits() []FitRow {
 				continue
 			}
 			r := d.fit(g.variant, g.concurrency, q.name, f)
+			against := d.against(g.variant)
 			if base, ok := fitted[group{against, g.concurrency}][q.name]; ok && g.variant != against {
-				if ratio, ok := stat.SlopeRatio(f, base); ok {
-					r.Against, r.BetaRatio = against, &ratio.Value
-					r.BetaRatioLo, r.BetaRatioHi = ends(ratio.Interval)
+				if gain, ok := stat.SlopeRatio(base, f); ok {
+					r.Against, r.BetaGain = against, &gain.Value
+					r.BetaGainLo, r.BetaGainHi = ends(gain.Interval)
 				}
 			}
 			rows = append(rows, r)
 		}
 	}
 	return rows
+}
+
+// against is the variant whose context slope a variant's is compared with: the
+// baseline, or else the variant declared before it, so that a spec whose
+// variants each change one thing shows what each change gives.
+func (d *deriver) against(variant string) string {
+	if d.h.Plan.Baseline != "" {
+		return d.h.Plan.Baseline
+	}
+	before := ""
+	for _, v := range d.h.Plan.Variants {
+		if v.Name == variant {
+			break
+		}
+		before = v.Name
+	}
+	return before
 }
 
 func (d *deriver) fit(variant string, concurrency int, quantity string, f stat.Fit) FitRow {

@@ -2,12 +2,17 @@ package table
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -396,9 +401,9 @@ func TestSlopesAreCompared(t *testing.T) {
 	}
 	for _, f := range Derive(r.ID, r.History, nil).Fits {
 		switch {
-		case f.Variant == "a" && (f.Against != "b" || f.BetaRatio == nil || f.BetaRatioLo == nil || *f.BetaRatio < 0.8 || *f.BetaRatio > 1.2):
+		case f.Variant == "a" && (f.Against != "b" || f.BetaGain == nil || f.BetaGainLo == nil || *f.BetaGain < 0.8 || *f.BetaGain > 1.2):
 			t.Errorf("a against b: %+v", f)
-		case f.Variant == "b" && (f.Against != "" || f.BetaRatio != nil):
+		case f.Variant == "b" && (f.Against != "" || f.BetaGain != nil):
 			t.Errorf("the baseline against itself: %+v", f)
 		}
 	}
@@ -548,6 +553,70 @@ func TestWrite(t *testing.T) {
 	}
 	if want := len(Names) + len([]string{"plan.json", "environment.json", "events", "logs"}); len(entries) != want {
 		t.Errorf("the folder has %d entries, want %d: %v", len(entries), want, entries)
+	}
+}
+
+// When the system takes no more bytes, the tables that are there stay. It is a
+// process of its own whose files are limited in size.
+func TestNoSpace(t *testing.T) {
+	const env = "TABLE_TEST_DIR"
+	if dir := os.Getenv(env); dir != "" {
+		signal.Ignore(syscall.SIGXFSZ)
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 10, Max: 1 << 10}); err != nil {
+			t.Fatal(err)
+		}
+		_, tables := eventful(t)
+		if err := tables.Write(run.Dir(dir)); !errors.Is(err, syscall.EFBIG) || !strings.Contains(err.Error(), ".parquet") {
+			t.Errorf("error %v", err)
+		}
+		return
+	}
+	r, tables := eventful(t)
+	dir := run.Dir(t.TempDir())
+	if err := tables.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	before := Derive(r.ID, r.History, environment())
+	cmd := exec.Command(os.Args[0], "-test.run=^TestNoSpace$")
+	cmd.Env = append(os.Environ(), env+"="+string(dir))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	entries, err := os.ReadDir(string(dir))
+	if err != nil || len(entries) != len(Names) {
+		t.Fatalf("the folder has %v (%v)", entries, err)
+	}
+	for _, name := range Names {
+		got, err := os.ReadFile(dir.Table(name))
+		if err != nil || !bytes.Equal(got, write(t, before, name)) {
+			t.Errorf("%s.parquet changed (%v)", name, err)
+		}
+	}
+}
+
+func TestJSON(t *testing.T) {
+	_, tables := eventful(t)
+	var b bytes.Buffer
+	if err := tables.JSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string][]map[string]any
+	if err := json.Unmarshal(b.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 3 || len(got["runs"]) != 1 || len(got["points"]) != 18 || len(got["fits"]) != len(tables.Fits) {
+		t.Errorf("%d tables: %d runs, %d points, %d fits", len(got), len(got["runs"]), len(got["points"]), len(got["fits"]))
+	}
+	dead := got["points"][5]
+	if value, ok := dead["decode_tok_s"]; !ok || value != nil || dead["point_key"] != "fast/8192/1" || dead["failure_kind"] != "gpu-oom" || dead["n_pairs"] != 2.0 {
+		t.Errorf("a failed point: %v", dead)
+	}
+	for _, c := range Columns() {
+		if c.Table == "points" {
+			if _, ok := dead[c.Name]; !ok {
+				t.Errorf("no %s", c.Name)
+			}
+		}
 	}
 }
 

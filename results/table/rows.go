@@ -299,14 +299,14 @@ type FitRow struct {
 	BetaAbove  *float64 `col:"beta_above_s_per_ctx_tok" unit:"s/tok" doc:"context slope above the knee"`
 	Steps      string   `col:"steps" doc:"jumps between neighbouring contexts beyond twice what the line allows, as a JSON list; null where there is a knee or none"`
 
-	KVStream    *float64 `col:"kv_stream_gb_s" unit:"GB/s" doc:"rate at which extra context is read, per device; 1 GB is 1e9 bytes"`
-	KVStreamLo  *float64 `col:"kv_stream_gb_s_lo" unit:"GB/s" doc:"lower end of the interval"`
-	KVStreamHi  *float64 `col:"kv_stream_gb_s_hi" unit:"GB/s" doc:"upper end of the interval"`
-	KVBytes     *float64 `col:"kv_bytes_per_ctx_tok" unit:"byte/tok" doc:"bytes that a device reads more for one more context token, by the model's geometry"`
-	Against     string   `col:"against" doc:"variant that beta_ratio divides by: the baseline, else the first variant"`
-	BetaRatio   *float64 `col:"beta_ratio" doc:"this context slope over the other's"`
-	BetaRatioLo *float64 `col:"beta_ratio_lo" doc:"lower end of the interval"`
-	BetaRatioHi *float64 `col:"beta_ratio_hi" doc:"upper end of the interval"`
+	KVStream   *float64 `col:"kv_stream_gb_s" unit:"GB/s" doc:"rate at which extra context is read, per device; 1 GB is 1e9 bytes"`
+	KVStreamLo *float64 `col:"kv_stream_gb_s_lo" unit:"GB/s" doc:"lower end of the interval"`
+	KVStreamHi *float64 `col:"kv_stream_gb_s_hi" unit:"GB/s" doc:"upper end of the interval"`
+	KVBytes    *float64 `col:"kv_bytes_per_ctx_tok" unit:"byte/tok" doc:"bytes that a device reads more for one more context token, by the model's geometry"`
+	Against    string   `col:"against" doc:"variant that beta_gain compares with: the baseline, else the variant declared before"`
+	BetaGain   *float64 `col:"beta_gain" doc:"the other variant's context slope over this one's: how many times cheaper a context token is here"`
+	BetaGainLo *float64 `col:"beta_gain_lo" doc:"lower end of the interval (Fieller)"`
+	BetaGainHi *float64 `col:"beta_gain_hi" doc:"upper end of the interval (Fieller)"`
 }
 
 // SettingRow is one setting of a variant, long format.
