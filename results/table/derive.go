@@ -309,7 +309,7 @@ func cachedMax(p *history.Point, all bool) *int64 {
 }
 
 // fits are the lines through ok points of a variant and concurrency. Slopes are
-// compared with the baseline's, else with the first variant's.
+// compared with another variant's (see against).
 func (d *deriver) fits() []FitRow {
 	type group struct {
 		variant     string

@@ -59,8 +59,8 @@ func answer(t *table.Tables) []string {
 			if f.KVStream != nil {
 				s += fmt.Sprintf(" (extra context read at %s GB/s)", figure(*f.KVStream, 0))
 			}
-			if f.BetaRatio != nil {
-				s += fmt.Sprintf(", %s times %s's slope", ranged(f.BetaRatio, f.BetaRatioLo, f.BetaRatioHi), f.Against)
+			if f.BetaGain != nil {
+				s += fmt.Sprintf(", %s times less than with %s", ranged(f.BetaGain, f.BetaGainLo, f.BetaGainHi), f.Against)
 			}
 		}
 		out = append(out, s+".")

@@ -17,8 +17,9 @@ const Program = "twopoint"
 // New returns the adapter.
 func New() engine.Engine {
 	return sglang.Engine{Dialect: &sglang.Dialect{
-		Name:     "twopoint",
-		Launch:   []string{Program, "serve"},
+		Name: "twopoint",
+		// A cumulative stream costs the client more with each token, on the cores that the server computes on.
+		Launch:   []string{Program, "serve", "--incremental-streaming-output"},
 		Negative: func(flag string) []string { return []string{flag + "=false"} },
 		Vet: func(v schema.Variant) []engine.Problem {
 			return engine.OnlyOne(v, "the embedded server runs on one machine's cores")
