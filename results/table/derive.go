@@ -13,6 +13,7 @@ import (
 	"twopoint/results/history"
 	"twopoint/results/run"
 	"twopoint/results/stat"
+	"twopoint/schema"
 	"twopoint/schema/plan"
 )
 
@@ -420,13 +421,51 @@ func (d *deriver) fit(variant string, concurrency int, quantity string, f stat.F
 	}
 	// A step is a token where nothing is speculated, so that either slope is one of steps.
 	if m := d.h.Plan.Model; m != nil && (quantity == "s_per_step" || !d.speculative(variant)) {
-		v := d.h.Variant(variant)
-		if kv, err := stat.KVStreamGBs(*m, f, v.TP, v.DCP, v.DP, concurrency); err == nil {
-			r.KVStream, r.KVBytes = &kv.GBs, &kv.KVBytes
+		s := d.sharding(variant, *m)
+		if kv, err := stat.KVStreamGBs(s.model, f, s.tp, s.dcp, s.dp, concurrency); err == nil {
+			r.KVStream, r.KVBytes, r.Doubts = &kv.GBs, &kv.KVBytes, strings.Join(slices.Compact(s.contradicted), ",")
 			r.KVStreamLo, r.KVStreamHi = ends(kv.Interval)
 		}
 	}
 	return r
+}
+
+// sharding is how a server lays out its KV cache.
+type sharding struct {
+	model        schema.Model
+	tp, dp, dcp  int
+	contradicted []string // settings in which the server contradicts the spec
+}
+
+// kvTypes are servers' names of the types that a model's KV cache can have.
+var kvTypes = map[string]string{
+	"f32": "f32", "float32": "f32", "f16": "f16", "float16": "f16", "half": "f16", "bf16": "bf16", "bfloat16": "bf16",
+	"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
+}
+
+// sharding is what the variant's server says of itself, and for the rest what
+// the spec says.
+func (d *deriver) sharding(variant string, m schema.Model) sharding {
+	v := d.h.Variant(variant)
+	s := sharding{model: m, tp: v.TP, dp: v.DP, dcp: v.DCP}
+	for _, l := range d.h.Lives {
+		if l.Variant != variant {
+			continue
+		}
+		for name, n := range map[string]*int{"tp": &s.tp, "dp": &s.dp, "dcp": &s.dcp} {
+			if said := integer(l.Effective[name]); said != nil && int(*said) != *n {
+				if *n != 0 {
+					s.contradicted = append(s.contradicted, name)
+				}
+				*n = int(*said)
+			}
+		}
+		if said := kvTypes[strings.ToLower(text(l.Effective["kv_dtype"]))]; said != "" && said != s.model.DType {
+			s.model.DType, s.contradicted = said, append(s.contradicted, "kv_dtype")
+		}
+	}
+	slices.Sort(s.contradicted)
+	return s
 }
 
 // steps are jumps between neighbouring contexts as they stand in a cell.

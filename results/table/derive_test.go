@@ -387,6 +387,37 @@ func TestFits(t *testing.T) {
 	}
 }
 
+// The KV stream rests on what the server says of itself.
+func TestSharding(t *testing.T) {
+	v := historytest.Variant("v")
+	v.TP = 2
+	exp := historytest.Experiment([]int{256, 512, 1024, 2048}, v)
+	exp.Model = &schema.Model{Name: "tiny", Layers: schema.Layers{Full: 1}, KV: schema.KV{GQA: &schema.GQA{Heads: 8, HeadDim: 64}}, DType: "bf16"}
+	for name, c := range map[string]struct {
+		said   map[string]any
+		bytes  float64
+		doubts string
+	}{
+		"silent":    {map[string]any{"kv_dtype": "auto"}, 2 * 4 * 64 * 2, ""},
+		"agrees":    {map[string]any{"tp": json.Number("2"), "kv_dtype": "bfloat16"}, 2 * 4 * 64 * 2, ""},
+		"differs":   {map[string]any{"tp": int64(4), "kv_dtype": "fp8_e4m3"}, 2 * 2 * 64, "kv_dtype,tp"},
+		"says more": {map[string]any{"dcp": int64(2)}, 2 * 4 * 64 * 2 / 2, ""},
+	} {
+		r := historytest.New(exp)
+		life := r.Launch("v")
+		d := r.History.Life(life).Deployment
+		d.State, d.Effective = "ready", c.said
+		r.Add(event.Event{Type: event.TypeDeployment, Deployment: &d})
+		for _, p := range r.History.Points() {
+			r.Measure(life, p.Key, 3)
+		}
+		fits := Derive(r.ID, r.History, nil).Fits
+		if len(fits) == 0 || fits[0].KVBytes == nil || *fits[0].KVBytes != c.bytes || fits[0].Doubts != c.doubts {
+			t.Errorf("%s: fits %+v, want %g bytes and %q", name, fits, c.bytes, c.doubts)
+		}
+	}
+}
+
 func TestSlopesAreCompared(t *testing.T) {
 	exp := historytest.Experiment([]int{256, 512, 1024, 2048}, historytest.Variant("a"), historytest.Variant("b"))
 	exp.Baseline = "b"

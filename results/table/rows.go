@@ -299,10 +299,11 @@ type FitRow struct {
 	BetaAbove  *float64 `col:"beta_above_s_per_ctx_tok" unit:"s/tok" doc:"context slope above the knee"`
 	Steps      string   `col:"steps" doc:"jumps between neighbouring contexts beyond twice what the line allows, as a JSON list; null where there is a knee or none"`
 
-	KVStream   *float64 `col:"kv_stream_gb_s" unit:"GB/s" doc:"rate at which extra context is read, per device; 1 GB is 1e9 bytes"`
+	KVStream   *float64 `col:"kv_stream_gb_s" unit:"GB/s" doc:"rate at which extra context is read, per device: 1e-9 * (concurrency / dp) * kv_bytes_per_ctx_tok / slope of seconds per step; not the device's utilisation"`
 	KVStreamLo *float64 `col:"kv_stream_gb_s_lo" unit:"GB/s" doc:"lower end of the interval"`
 	KVStreamHi *float64 `col:"kv_stream_gb_s_hi" unit:"GB/s" doc:"upper end of the interval"`
 	KVBytes    *float64 `col:"kv_bytes_per_ctx_tok" unit:"byte/tok" doc:"bytes that a device reads more for one more context token, by the model's geometry"`
+	Doubts     string   `col:"kv_doubts" doc:"settings behind the rate in which the server contradicts the spec, comma-separated: tp, dp, dcp, kv_dtype; the server's word is taken"`
 	Against    string   `col:"against" doc:"variant that beta_gain compares with: the baseline, else the variant declared before"`
 	BetaGain   *float64 `col:"beta_gain" doc:"the other variant's context slope over this one's: how many times cheaper a context token is here"`
 	BetaGainLo *float64 `col:"beta_gain_lo" doc:"lower end of the interval (Fieller)"`
