@@ -25,6 +25,7 @@ real: ## real servers and table readers into .real (minutes, once)
 	@$(GO) build -o $(REAL)/bin/mkgguf ./test/gguf/cmd/mkgguf
 
 test-real: build real ## a real llama.cpp server; pandas, DuckDB and Polars on real tables
+	$(REAL)/venv/bin/python -m unittest discover -s test/real
 	PATH="$(CURDIR)/$(REAL)/bin:$$PATH" $(GO) test -tags real -count=1 -timeout 30m ./test/real/... ./runner/engine/enginetest/...
 
 check: ## format, vet, import rules and tests with the race detector
