@@ -46,7 +46,7 @@ type Agent struct {
 	began   time.Time
 	lives   map[string]int // lives of each variant in this stretch
 	spent   map[string]time.Duration
-	redo    map[string]bool // points whose failure is to be forgotten
+	built   map[string]bool // variants whose build commands have run
 	endTime time.Time       // of the current variant's share of the total budget
 }
 
@@ -81,6 +81,7 @@ func (a *Agent) Record(e event.Event) error {
 // disk, say). When ctx ends, everything that was started is ended first.
 func (a *Agent) Run(ctx context.Context, state string) (reason string, err error) {
 	a.began, a.lives, a.spent = time.Now(), map[string]int{}, map[string]time.Duration{}
+	a.built = map[string]bool{}
 	start := event.Run{RunID: a.Order.RunID, State: state, Version: a.Version, Only: a.Only}
 	if err := a.Record(event.Event{Type: event.TypeRun, Run: &start}); err != nil {
 		return EndError, err
