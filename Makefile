@@ -43,8 +43,8 @@ fuzz: ## every fuzz target for FUZZTIME (default 60s)
 	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $${FUZZTIME:-60s} $$pkg || exit 1; \
 	  done; done
 
-golden: ## rewrite golden files; look at the diff afterwards
-	$(GO) test ./schema/... ./results/... ./runner/engine/... ./runner/cli/... ./runner/failure/... -update
+golden: build ## rewrite golden files; look at the diff afterwards
+	@for pkg in $$(grep -rlE 'flag.Bool\("update"' --include=*_test.go . | xargs -n1 dirname | sort -u); do $(GO) test $$pkg -update || exit 1; done
 
 clean: ## remove what make builds (not .real and not runs)
 	rm -rf bin

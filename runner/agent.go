@@ -138,7 +138,13 @@ func (a *Agent) variant(ctx context.Context, name string, left int) error {
 		now := time.Now()
 		a.endTime = now.Add((total - now.Sub(a.began)) / time.Duration(left))
 	}
-	for len(a.todo(name)) > 0 {
+	for {
+		if err := a.closeServed(name); err != nil {
+			return err
+		}
+		if len(a.todo(name)) == 0 {
+			return nil
+		}
 		if err := a.timeUp(ctx); err != nil {
 			return a.budgetOver(name, err)
 		}
@@ -156,6 +162,16 @@ func (a *Agent) variant(ctx context.Context, name string, left int) error {
 		}
 		if err != nil {
 			return a.budgetOver(name, err)
+		}
+	}
+}
+
+// closeServed closes points that an earlier stretch measured to the end without
+// recording so: no server needs to be started for them.
+func (a *Agent) closeServed(variant string) error {
+	for _, p := range a.todo(variant) {
+		if err := a.close(p, ""); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -241,7 +257,7 @@ func (a *Agent) measure(ctx context.Context, l *life) error {
 			if err != nil {
 				return err
 			}
-			if err := a.close(l, p); err != nil {
+			if err := a.close(p, l.id); err != nil {
 				return err
 			}
 		}
@@ -263,12 +279,13 @@ func (a *Agent) due(l *life) []*history.Point {
 	return slices.DeleteFunc(out, func(p *history.Point) bool { return p.Excess(l.id) < worst/2 })
 }
 
-// close records a point as done where its stopping rule or own budget says so.
-func (a *Agent) close(l *life, p *history.Point) error {
+// close records a point as done where its stopping rule or own budget says so;
+// life is where it was measured last.
+func (a *Agent) close(p *history.Point, life string) error {
 	if !p.Open() {
 		return nil
 	}
-	done, why := p.Done(l.id)
+	done, why := p.Done(life)
 	if limit := time.Duration(a.Order.Plan.Budget.PerPoint); !done && limit > 0 && a.spent[p.ID] > limit {
 		done, why = true, "budget"
 	}
@@ -348,6 +365,9 @@ func (a *Agent) failed(ctx context.Context, l *life, p *history.Point, role stri
 	if err := a.Record(event.Event{Type: event.TypeFailure, Failure: &f}); err != nil {
 		return err
 	}
+	if role == event.RoleDrift { // the point has its outcome, and others lose nothing
+		return errDeadUnless(state == alive)
+	}
 	policy := a.Order.Plan.OnFailure
 	if policy == "" && failure.Kind(f.Kind).SkipLonger() {
 		policy = "skip_longer"
@@ -361,10 +381,14 @@ func (a *Agent) failed(ctx context.Context, l *life, p *history.Point, role stri
 			return err
 		}
 	}
-	if state != alive {
-		return errDead
+	return errDeadUnless(state == alive)
+}
+
+func errDeadUnless(alive bool) error {
+	if alive {
+		return nil
 	}
-	return nil
+	return errDead
 }
 
 func stageOf(role string, s *event.Sample) failure.Stage {

@@ -49,6 +49,8 @@ type life struct {
 	proc    *deploy.Deployment // nil for a server that we do not start
 	mark    int64              // end of the log when the current request began
 	launch  time.Time
+
+	recorded bool // the launch event is on disk
 }
 
 // launch deploys the variant, waits until it answers and probes its cache. A
@@ -75,6 +77,9 @@ func (a *Agent) launch(ctx context.Context, v plan.Variant) (*life, *event.Failu
 	}
 	if f != nil {
 		f.DeploymentID, f.Variant = l.id, v.Name
+		if !l.recorded {
+			err = errors.Join(err, l.recordLaunch(a, event.Deployment{Managed: v.URL == ""}))
+		}
 		err = errors.Join(err, a.Record(event.Event{Type: event.TypeFailure, Failure: f}))
 	}
 	return nil, f, errors.Join(err, l.end(ctx, a))
@@ -82,7 +87,7 @@ func (a *Agent) launch(ctx context.Context, v plan.Variant) (*life, *event.Failu
 
 // start launches the process, or takes note of a server that is already there.
 func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
-	e := event.Deployment{DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "launch", Managed: l.variant.URL == ""}
+	e := event.Deployment{Managed: l.variant.URL == ""}
 	base, key := l.variant.URL, ""
 	secrets := map[string]string{}
 	for _, env := range l.variant.Env {
@@ -155,7 +160,13 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 	if err != nil {
 		return nil, fmt.Errorf("variant %s: %w", l.variant.Name, err)
 	}
-	return failed, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &e})
+	return failed, l.recordLaunch(a, e)
+}
+
+func (l *life) recordLaunch(a *Agent, e event.Deployment) error {
+	l.recorded = true
+	e.DeploymentID, e.Variant, e.VariantID, e.State = l.id, l.variant.Name, l.variant.ID, "launch"
+	return a.Record(event.Event{Type: event.TypeDeployment, Deployment: &e})
 }
 
 // build runs the variant's build commands, once a stretch of work. Their output

@@ -77,18 +77,24 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	err := cmd.ExecuteContext(ctx)
-	if err == nil {
-		return ExitDone
+	code := codeOf(err)
+	if silent := new(exitError); err != nil && !(errors.As(err, &silent) && silent.err == nil) {
+		a.sayError(err, code)
 	}
-	code := ExitUsage // cobra's own errors are about the command line
-	var ee *exitError
-	if errors.As(err, &ee) {
-		if code = ee.code; ee.err == nil {
-			return code
-		}
-	}
-	a.sayError(err, code)
 	return code
+}
+
+// codeOf is the exit code that an error stands for. Cobra's own errors are
+// about the command line.
+func codeOf(err error) int {
+	var ee *exitError
+	switch {
+	case err == nil:
+		return ExitDone
+	case errors.As(err, &ee):
+		return ee.code
+	}
+	return ExitUsage
 }
 
 // sayError prints the final error, as JSON where that was asked for.

@@ -345,11 +345,15 @@ func (s *session) measure(ctx context.Context) (err error) {
 	if err = errors.Join(err, tablesErr); err != nil {
 		return exit(ExitTrouble, "%w\nthe run is in %s; \"twopoint resume %s\" goes on with it", err, s.dir, s.dir.ID())
 	}
-	if !s.json {
+	verdict := s.verdict(reason, tables)
+	if s.json {
+		b, _ := json.Marshal(map[string]any{"type": "result", "run_id": s.dir.ID(), "folder": string(s.dir), "reason": reason, "exit": codeOf(verdict)})
+		fmt.Fprintf(s.stdout, "%s\n", b)
+	} else {
 		s.summary(s.dir, tables)
 		fmt.Fprintln(s.stdout, s.dir)
 	}
-	return s.verdict(reason, tables)
+	return verdict
 }
 
 // reopen forgets failures and skips, so that their points are measured again.

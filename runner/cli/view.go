@@ -289,18 +289,14 @@ func curve(h *history.History, most int) string {
 }
 
 func statusWords(pt *history.Point) string {
+	status, reason, _ := pt.Outcome()
 	switch {
-	case pt.Failure != nil:
-		return "failed: " + pt.Failure.Kind
-	case pt.Skip != nil:
-		return "skipped"
-	case pt.Stop == "":
+	case status == stat.Pending:
 		return "measuring"
+	case status != stat.OK && reason != "":
+		return status + ": " + reason
 	}
-	if e := pt.Estimate(); e.Status != stat.OK {
-		return e.Status + ": " + string(e.Reason)
-	}
-	return stat.OK
+	return status
 }
 
 func exitWords(d *event.Deployment) string {
