@@ -190,13 +190,14 @@ var (
 )
 
 // code is the part of a Markdown text that is code: fenced or indented blocks,
-// line by line, and code spans.
+// line by line, and code spans. Blocks marked as text are output.
 func code(text string) (lines []string) {
-	fenced := false
+	fenced, output := false, false
 	for line := range strings.Lines(text) {
 		switch {
 		case strings.HasPrefix(line, "```"):
-			fenced = !fenced
+			fenced, output = !fenced, strings.HasPrefix(line, "```text")
+		case fenced && output:
 		case fenced || strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "\t"):
 			lines = append(lines, line)
 		default:
@@ -326,7 +327,7 @@ func TestHelpExamples(t *testing.T) {
 
 // TestExamplesAreRecognised: a check that recognises nothing would pass.
 func TestExamplesAreRecognised(t *testing.T) {
-	text := "Type `twopoint vet SPEC`.\n\n    make demo bench  # and make tea\n\n```console\n$ ./twopoint plan a && ./bin/twopoint run a --tag b\n$ scp bin/twopoint box:\n```\n"
+	text := "Type `twopoint vet SPEC`.\n\n    make demo bench  # and make tea\n\n```console\n$ ./twopoint plan a && ./bin/twopoint run a --tag b\n$ scp bin/twopoint box:\n```\n```text\ntwopoint measures\n```\n"
 	var makes, own []string
 	for _, line := range code(text) {
 		command, _, _ := strings.Cut(line, " #")
