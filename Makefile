@@ -6,7 +6,7 @@ BIN     := bin/twopoint
 REAL    := .real
 export CGO_ENABLED ?= 0
 
-.PHONY: help build demo test test-real real check bench fuzz golden clean
+.PHONY: help build demo test test-real real check vuln bench fuzz golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -33,6 +33,9 @@ check: ## format, vet, import rules and tests with the race detector
 	$(GO) vet ./...
 	$(GO) vet -tags real ./...
 	CGO_ENABLED=1 $(GO) test -race -short -timeout 30m ./...
+
+vuln: ## known vulnerabilities that the binary can reach (govulncheck, into .real)
+	test/vuln/run.sh
 
 bench: ## benchmarks, as text that benchstat reads
 	$(GO) test -run '^$$' -bench . -benchtime 1s -count 3 ./schema/plan/... ./runner/... ./kernels/... ./results/...
