@@ -47,4 +47,7 @@ if [[ $want != "$here" ]]; then
     echo "built with $want as go.mod asks; GOTOOLCHAIN=$(go env GOTOOLCHAIN) keeps other builds here at $here, with what $here has"
 fi
 GOTOOLCHAIN=auto go build -trimpath -o "$dir/twopoint" . # not stripped: symbols say what is reachable
-check "$dir/twopoint"
+check "$dir/twopoint" || {
+    echo "repair with: go get MODULE@FIXED; for the standard library: go get toolchain@FIXED" >&2
+    exit 1
+}
