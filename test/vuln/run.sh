@@ -14,7 +14,7 @@ mkdir -p "$dir"
 export CGO_ENABLED=0
 
 if [[ $(cat "$dir/tool" 2>/dev/null) != "$tool $(go env GOVERSION)" ]]; then
-    GOFLAGS=-mod=mod GOBIN=$dir go install golang.org/x/vuln/cmd/govulncheck@$tool
+    GOBIN=$dir go install golang.org/x/vuln/cmd/govulncheck@$tool
     echo "$tool $(go env GOVERSION)" >"$dir/tool"
 fi
 
