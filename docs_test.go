@@ -308,6 +308,37 @@ func TestPages(t *testing.T) {
 	}
 }
 
+var (
+	ownSpec   = regexp.MustCompile(`twopoint (?:vet|plan|run) +(experiments/[^|&;>]*)`)
+	onlyOfRun = regexp.MustCompile(` --(?:tag|note|out|time-limit)[ =]\S+| --(?:json|resolved)\b`)
+)
+
+// TestPageExperiments plans what the documents say of our own experiments, with
+// the settings and selections that they show.
+func TestPageExperiments(t *testing.T) {
+	seen := 0
+	for _, page := range pages(t) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range code(string(text)) {
+			for _, m := range ownSpec.FindAllStringSubmatch(line, -1) {
+				words, _, _ := strings.Cut(m[1], "#")
+				words = strings.Trim(onlyOfRun.ReplaceAllString(words, ""), "` \n")
+				seen++
+				cmd := exec.Command("sh", "-c", `exec "$0" plan `+words, binary(t)) // sh, for the quotes
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%s: %s: %v\n%s", page, strings.TrimSpace(line), err, out)
+				}
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("the documents show none of our own experiments")
+	}
+}
+
 // TestHelpExamples: what the help tells one to type exists.
 func TestHelpExamples(t *testing.T) {
 	targets := makeTargets(t)
