@@ -272,6 +272,12 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 	if err := l.preparePrompts(ctx, a); err != nil {
 		return l.unusable(err), nil
 	}
+	if info.Speculative && a.Order.Plan.Prompt.Source == "random" {
+		note := event.Note{Code: "random-prompt-speculation", Variant: l.variant.Name, Text: "random prompts under speculation: few drafts are accepted, so decode looks slower than on text (prompt.source: \"text\")"}
+		if err := a.Record(event.Event{Type: event.TypeNote, Note: &note}); err != nil {
+			return nil, err
+		}
+	}
 	return nil, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &event.Deployment{
 		DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "ready", Managed: l.proc != nil, LoadS: &loadS, Effective: effective(info),
 	}})

@@ -54,7 +54,7 @@ and, as its last line, the run's folder. ^C ends every server that was started
 and leaves a run that "twopoint resume" goes on with.`,
 		Example: `  twopoint run experiments/quickstart
   twopoint run spec.cue --set method.two_point.repeats.min=3 --tag quick
-  twopoint run experiments/quickstart --only variant=split_grouped --only context=512..2048
+  twopoint run experiments/quickstart --only variant=split --only context=512..2048
   twopoint run - < spec.cue
 ` + exitHelp,
 		Args: cobra.ExactArgs(1),
