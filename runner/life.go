@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"sort"
@@ -328,10 +329,16 @@ func (l *life) preparePrompts(ctx context.Context, a *Agent) (err error) {
 	return err
 }
 
-// probe runs the cache probe at the variant's shortest context.
+// probe runs the cache probe at the variant's shortest planned context, whichever
+// points are still to be measured.
 func (l *life) probe(ctx context.Context, a *Agent) (*event.Failure, error) {
-	points := a.todo(l.variant.Name)
-	samples, err := method.Probe(ctx, l, l.id, points[0].Context, a)
+	shortest := math.MaxInt
+	for _, p := range a.Order.Plan.Points {
+		if p.Variant == l.variant.Name {
+			shortest = min(shortest, p.Context)
+		}
+	}
+	samples, err := method.Probe(ctx, l, l.id, shortest, a)
 	if err != nil {
 		return nil, err
 	}

@@ -5,8 +5,10 @@ package durable
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -101,4 +103,14 @@ func WriteBytes(path string, content []byte) error {
 		_, err := w.Write(content)
 		return err
 	})
+}
+
+// Sweep removes what Write leaves in a folder when the process is killed in the
+// middle of it. Only for a folder's sole writer.
+func Sweep(dir string) error {
+	stale, err := fs.Glob(os.DirFS(dir), ".*.tmp-*")
+	for _, name := range stale {
+		err = errors.Join(err, os.Remove(filepath.Join(dir, name)))
+	}
+	return err
 }

@@ -320,6 +320,9 @@ func (s *session) measure(ctx context.Context) (err error) {
 		return &exitError{ExitTrouble, err}
 	}
 	defer s.journal.Close()
+	if err := durable.Sweep(string(s.dir)); err != nil { // what a killed stretch left
+		return &exitError{ExitTrouble, err}
+	}
 	events, err := s.dir.Events()
 	if err != nil {
 		return &exitError{ExitTrouble, err}
