@@ -130,54 +130,79 @@ func withHalf(x, lo, hi *float64) string {
 	return figure(*x, half) + " ± " + figure(half, half)
 }
 
-// doubts are what a reader must know before using a number, each with what to
-// do about it.
+// doubts are what a reader must know before using a number, one line each.
 func doubts(t *table.Tables) []string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	lives := map[string]bool{}
-	var single []string
 	for _, p := range t.Points {
-		detail := p.Detail
-		if i := strings.IndexByte(detail, '\n'); i >= 0 {
-			detail = detail[:i]
-		}
 		switch p.Status {
 		case stat.Failed:
 			add("%s failed: %s in %s: %s", p.PointKey, p.FailureKind, p.FailureStage, p.FailureMessage)
-			if line, _, _ := strings.Cut(p.Evidence, "\n"); line != "" {
+			if line := firstLine(p.Evidence); line != "" {
 				add("  its log: %s", line)
 			}
 		case stat.Invalid, stat.Unresolved:
-			add("%s is %s (%s): %s", p.PointKey, p.Status, p.Reason, detail)
+			add("%s is %s (%s): %s", p.PointKey, p.Status, p.Reason, firstLine(p.Detail))
 		case stat.Skipped:
-			add("%s was skipped: %s", p.PointKey, detail)
-		case stat.OK:
-			if p.Deployments == 1 && !lives[p.Variant] {
-				lives[p.Variant] = true
-				single = append(single, p.Variant)
-			}
-		}
-		if ds := strings.Split(p.Doubts, ","); p.Status == stat.OK {
-			for _, d := range ds {
-				if d != "" {
-					add("%s: %s", p.PointKey, d)
-				}
-			}
+			add("%s was skipped: %s", p.PointKey, firstLine(p.Detail))
 		}
 	}
-	if len(single) > 0 {
-		add("one server life of %s: the intervals know nothing of what differs from start to start (method.two_point.repeats.deployments: 3 would)", strings.Join(single, ", "))
-	}
+	out = append(out, pointDoubts(t.Points)...)
 	for _, f := range t.Fits {
-		if f.Quantity == "s_per_tok" && f.Scaled != nil && *f.Scaled {
+		if f.Quantity != "s_per_tok" {
+			continue
+		}
+		if f.Scaled != nil && *f.Scaled {
 			add("%s: the line over context misses its points by more than their scatter; its intervals are widened for it", f.Variant)
+		}
+		if f.Doubts != "" {
+			add("%s: the server contradicts the spec in %s; the read rate takes the server's word", f.Variant, f.Doubts)
 		}
 	}
 	if r := t.Runs[0]; r.Pending > 0 {
 		add("%d of %d points are pending", r.Pending, r.Planned)
 	}
 	return out
+}
+
+// pointDoubts are the doubts about points that have a value: one line a doubt,
+// with the points that it concerns and the numbers behind it at the first.
+func pointDoubts(points []table.PointRow) []string {
+	var order []string
+	keys, details := map[string][]string{}, map[string]string{}
+	for _, p := range points {
+		if p.Status != stat.OK || p.Doubts == "" {
+			continue
+		}
+		lines := strings.Split(p.DoubtDetail, "\n")
+		for i, code := range strings.Split(p.Doubts, ",") {
+			if keys[code] == nil {
+				order = append(order, code)
+				if i < len(lines) {
+					details[code] = lines[i]
+				}
+			}
+			keys[code] = append(keys[code], p.PointKey)
+		}
+	}
+	var out []string
+	for _, code := range order {
+		where := strings.Join(keys[code], ", ")
+		if code == string(stat.OneServerLife) {
+			out = append(out, "one server life: the intervals know nothing of what differs from start to start (method.two_point.repeats.deployments: 3 would)")
+			continue
+		}
+		if len(keys[code]) > 3 {
+			where = fmt.Sprintf("%s and %d more", strings.Join(keys[code][:2], ", "), len(keys[code])-2)
+		}
+		out = append(out, fmt.Sprintf("%s: %s: %s", where, code, details[code]))
+	}
+	return out
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
 }
 
 func nextCommands(dir run.Dir, t *table.Tables) []string {
