@@ -489,7 +489,7 @@ func (l *life) aftermath(ctx context.Context, s *event.Sample) aftermath {
 		}
 		wait := time.NewTimer(deathWait)
 		defer wait.Stop()
-		if errors.Is(try.Err(), context.DeadlineExceeded) { // it holds the line: nothing suggests that it is dying
+		if errors.Is(try.Err(), context.DeadlineExceeded) || s.Error == string(failure.Timeout) { // it holds the line: nothing suggests that it is dying
 			wait.Reset(time.Second)
 		}
 		select {
