@@ -27,7 +27,7 @@ import (
 type Agent struct {
 	Order   plan.WorkOrder
 	History *history.History        // what earlier stretches recorded; the agent's own events are added to it
-	Journal method.Recorder         // where events go; nil error means "on disk"
+	Journal Journal                 // where events go
 	After   func(event.Event) error // told of each event once it is on disk and in the history, between requests; may be nil
 
 	Engine  func(name string) (engine.Engine, bool)
@@ -50,6 +50,12 @@ type Agent struct {
 	endTime time.Time       // of the current variant's share of the total budget
 }
 
+// Journal takes events. A nil error means that the event is on disk, as it is
+// returned: with its place in the journal and its time.
+type Journal interface {
+	Append(event.Event) (event.Event, error)
+}
+
 // Reasons of a stretch's end.
 const (
 	EndDone        = "done"
@@ -66,7 +72,8 @@ var (
 
 // Record puts an event on disk and then into the history.
 func (a *Agent) Record(e event.Event) error {
-	if err := a.Journal.Record(e); err != nil {
+	e, err := a.Journal.Append(e)
+	if err != nil {
 		return err
 	}
 	a.History.Add(e)

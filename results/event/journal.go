@@ -101,22 +101,28 @@ func open(path, order string, flag int) (_ *Journal, err error) {
 	return &Journal{path: path, order: order, f: f, seq: r.at.seq, off: r.at.off}, nil
 }
 
-// Record stamps the event with version, order, the next sequence number and the
-// time, and appends it; what the caller put there is ignored. When it returns
-// nil the event is on disk. When it returns an error the event is not in the
-// journal, the file is as it was before, and Record may be tried again; only if
-// the file could not be cut back does every later call fail as well.
+// Record is Append for those who have no use for the stamps.
 func (j *Journal) Record(e Event) error {
+	_, err := j.Append(e)
+	return err
+}
+
+// Append stamps the event with version, order, the next sequence number and the
+// time, and appends it; what the caller put there is ignored. The event as it is
+// on disk is returned. When there is an error the event is not in the journal,
+// the file is as it was before, and Append may be tried again; only if the file
+// could not be cut back does every later call fail as well.
+func (j *Journal) Append(e Event) (Event, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.broken != nil {
-		return j.broken
+		return Event{}, j.broken
 	}
 	e.V, e.Order, e.Seq = Version, j.order, j.seq+1
 	e.Time = time.Now().UTC().Truncate(time.Microsecond)
 	line, err := encode(e)
 	if err != nil {
-		return fmt.Errorf("record %s event in %s: %w", e.Type, j.path, err)
+		return Event{}, fmt.Errorf("record %s event in %s: %w", e.Type, j.path, err)
 	}
 	_, err = j.f.Write(line)
 	if err == nil {
@@ -132,11 +138,11 @@ func (j *Journal) Record(e Event) error {
 			j.broken = fmt.Errorf("journal %s cannot be cut back to its last event, reopen it: %w", j.path, cut)
 			err = errors.Join(err, j.broken)
 		}
-		return err
+		return Event{}, err
 	}
 	j.seq++
 	j.off += int64(len(line))
-	return nil
+	return e, nil
 }
 
 // Close gives the journal up. Every recorded event is on disk already.

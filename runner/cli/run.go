@@ -364,7 +364,8 @@ func (s *session) reopen() error {
 	for _, p := range s.history.Points() {
 		if (p.Failure != nil || p.Skip != nil) && (s.chosen == nil || s.chosen(p.Point)) {
 			e := event.Event{Type: event.TypePoint, Point: &event.Point{PointID: p.ID, State: "retry"}}
-			if err := s.journal.Record(e); err != nil {
+			e, err := s.journal.Append(e)
+			if err != nil {
 				return err
 			}
 			s.history.Add(e)
