@@ -60,7 +60,7 @@ func columns(rows [][]string) string {
 	}
 	width, right := make([]int, len(rows[0])), make([]bool, len(rows[0]))
 	for i := range width {
-		right[i] = len(rows) > 1
+		right[i] = i > 0 && len(rows) > 1 // the first column holds names, whatever they begin with
 		for r, row := range rows {
 			width[i] = max(width[i], utf8.RuneCountInString(row[i]))
 			if r > 0 && row[i] != "" && !strings.ContainsAny(row[i][:1], "0123456789-±") {
