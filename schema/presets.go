@@ -4,8 +4,8 @@ import "sort"
 
 // presets are geometries of known models, unsharded, as the models' own
 // configurations give them. What is not known for certain is left out (context
-// limits, the weights that one token reads): a spec may add it. The tiny models
-// are the embedded server's.
+// limits, the weights that one token reads): a spec may add it. The tiny and
+// small models are the embedded server's.
 var presets = map[string]Model{
 	"kimi-k2.6":     {Name: "Kimi K2.6", Heads: 64, Layers: Layers{Full: 61}, KV: KV{MLA: &MLA{Rank: 512, Rope: 64}}, DType: "bf16", ContextLength: 262144},
 	"dsv3":          {Name: "DeepSeek-V3", Heads: 128, Layers: Layers{Full: 61}, KV: KV{MLA: &MLA{Rank: 512, Rope: 64}}, DType: "bf16"},
@@ -15,6 +15,7 @@ var presets = map[string]Model{
 	"qwen3-30b-a3b": {Name: "Qwen3-30B-A3B", Heads: 32, Layers: Layers{Full: 48}, KV: KV{GQA: &GQA{Heads: 4, HeadDim: 128}}, DType: "bf16"},
 	"gpt-oss-20b":   {Name: "gpt-oss-20b", Heads: 64, Layers: Layers{Full: 12, Window: &Window{Count: 12, Tokens: 128}}, KV: KV{GQA: &GQA{Heads: 8, HeadDim: 64}}, DType: "bf16"},
 	"gpt-oss-120b":  {Name: "gpt-oss-120b", Heads: 64, Layers: Layers{Full: 18, Window: &Window{Count: 18, Tokens: 128}}, KV: KV{GQA: &GQA{Heads: 8, HeadDim: 64}}, DType: "bf16"},
+	"small-gqa":     {Name: "small-gqa", Heads: 16, Layers: Layers{Full: 1}, KV: KV{GQA: &GQA{Heads: 2, HeadDim: 128}}, DType: "f32"},
 	"tiny-gqa":      {Name: "tiny-gqa", Heads: 8, Layers: Layers{Full: 2}, KV: KV{GQA: &GQA{Heads: 2, HeadDim: 64}}, DType: "f32"},
 	"tiny-mla":      {Name: "tiny-mla", Heads: 8, Layers: Layers{Full: 2}, KV: KV{MLA: &MLA{Rank: 64, Rope: 16}}, DType: "f32"},
 }

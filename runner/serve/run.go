@@ -27,7 +27,7 @@ import (
 // Flags declares the server's flags on f; parsing fills o, whose values are the
 // defaults.
 func Flags(f *pflag.FlagSet, o *Options) {
-	f.StringVar(&o.ModelPath, "model-path", o.ModelPath, "model preset: tiny-gqa or tiny-mla; --model is the same")
+	f.StringVar(&o.ModelPath, "model-path", o.ModelPath, "model preset: tiny-gqa, tiny-mla or small-gqa; --model is the same")
 	f.StringVar(&o.ServedModelName, "served-model-name", o.ServedModelName, "name in /v1 (default the model path)")
 	f.Uint64Var(&o.RandomSeed, "random-seed", o.RandomSeed, "seed of the weights")
 	f.StringVar(&o.Host, "host", o.Host, "address to listen on")

@@ -206,7 +206,7 @@ func TestCommandLine(t *testing.T) {
 		"size":            {[]string{"--mem-limit", "9Ti"}, 2, "not a size"},
 		"size overflow":   {[]string{"--mem-limit", "9999999999Gi"}, 2, "not a size"},
 		"port in use":     {[]string{"--port", port}, 1, "address already in use"},
-		"unknown model":   {[]string{"--model-path", "gpt"}, 1, "model \"gpt\" not found; there are tiny-gqa, tiny-mla"},
+		"unknown model":   {[]string{"--model-path", "gpt"}, 1, "model \"gpt\" not found; there are tiny-gqa, tiny-mla, small-gqa"},
 		"unknown kernel":  {[]string{"--kernel", "fast"}, 1, "argument --kernel: unknown kernel \"fast\""},
 		"no page":         {[]string{"--page-size", "0"}, 1, "argument --page-size: 0 is not in 1 to"},
 		"page over pool":  {[]string{"--page-size", "4096", "--max-total-tokens", "100"}, 1, "no room for a page"},

@@ -161,7 +161,7 @@ func prompt(seed uint64, n int) []int32 {
 func TestTokensDoNotDependOnConfiguration(t *testing.T) {
 	const steps = 32
 	lengths := []int{1, 2, 65, 300, 701}
-	for _, model := range []string{"tiny-gqa", "tiny-mla"} {
+	for _, model := range []string{"tiny-gqa", "tiny-mla", "small-gqa"} {
 		want := map[int][]int32{}
 		for i, c := range []func(*Options){
 			func(o *Options) { o.Kernel = "serial_perhead"; o.ChunkedPrefill = -1; o.DisableRadixCache = true },

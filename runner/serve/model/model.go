@@ -40,6 +40,10 @@ var presets = []Config{
 		Name: "tiny-mla", Layers: 2, Width: 128, Hidden: 256, Vocab: 512, Rope: 16,
 		Shape: kernels.Shape{Heads: 8, KVHeads: 1, KDim: 80, VDim: 64, Latent: true},
 	},
+	{ // attention that is worth a second core at a few thousand tokens
+		Name: "small-gqa", Layers: 1, Width: 128, Hidden: 256, Vocab: 512, Rope: 128,
+		Shape: kernels.Shape{Heads: 16, KVHeads: 2, KDim: 128, VDim: 128},
+	},
 }
 
 // Preset returns the named geometry. The error lists the names there are.

@@ -89,7 +89,7 @@ func apart(a, b []float32) float64 {
 // more than rounding, or a kernel that skipped the row would go unseen.
 func TestEveryTokenCounts(t *testing.T) {
 	const moved = 1e-3
-	for _, name := range []string{"tiny-gqa", "tiny-mla"} {
+	for _, name := range []string{"tiny-gqa", "tiny-mla", "small-gqa"} {
 		for _, n := range []int{512, 2048} {
 			t.Run(fmt.Sprintf("model=%s/tokens=%d", name, n), func(t *testing.T) {
 				m := preset(t, name)
@@ -144,7 +144,7 @@ func TestEveryTokenCounts(t *testing.T) {
 // within the distance between the first and the second choice.
 func TestRouteDoesNotMatter(t *testing.T) {
 	const n, steps = 300, 24
-	for _, name := range []string{"tiny-gqa", "tiny-mla"} {
+	for _, name := range []string{"tiny-gqa", "tiny-mla", "small-gqa"} {
 		m := preset(t, name)
 		p := NewPass(m, 2, n)
 		prompt := tokens(n)
@@ -273,7 +273,7 @@ func TestForwardRefusesWhatItCannotIndex(t *testing.T) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	for _, name := range []string{"tiny-gqa", "tiny-mla"} {
+	for _, name := range []string{"tiny-gqa", "tiny-mla", "small-gqa"} {
 		m := preset(b, name)
 		for _, kernel := range []string{"serial_perhead", "split_grouped"} {
 			for _, n := range []int{512, 4096} {
