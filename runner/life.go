@@ -400,7 +400,12 @@ func (l *life) ended() bool {
 func (l *life) classify(s *event.Sample, stage failure.Stage, state aftermath) event.Failure {
 	o := failure.Observation{Stage: stage, Facts: map[failure.Fact]string{}}
 	if s != nil {
-		o.Transport, o.Error, o.HTTPStatus, o.Body = failure.Transport(s.Transport), s.Detail, s.HTTPStatus, s.Detail
+		o.Transport, o.HTTPStatus = failure.Transport(s.Transport), s.HTTPStatus
+		if o.Transport == failure.HTTP || o.Transport == failure.ErrorEvent {
+			o.Body = s.Detail
+		} else {
+			o.Error = s.Detail
+		}
 		switch failure.Kind(s.Error) {
 		case failure.FlushRefused:
 			o.Facts[failure.RefusedFlush] = s.Detail
