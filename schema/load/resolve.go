@@ -571,6 +571,7 @@ func (r *resolver) conflicts(x *schema.Experiment) {
 	r.twins(x)
 	r.limits(x)
 	r.idleServers(x)
+	r.embedded(x)
 	for _, v := range x.Variants {
 		if v.URL == "" {
 			continue
@@ -585,6 +586,27 @@ func (r *resolver) conflicts(x *schema.Experiment) {
 			e.Value, e.Also = f.shown(), []diag.Pos{place.pos}
 		}
 		break
+	}
+}
+
+// embedded lets the embedded server load the spec's model, whose geometry every
+// derived figure rests on.
+func (r *resolver) embedded(x *schema.Experiment) {
+	if x.Model == nil || x.Model.Preset == "" {
+		return
+	}
+	for i := range x.Variants {
+		v := &x.Variants[i]
+		if v.Engine != "twopoint" || v.URL != "" || v.ModelPath == x.Model.Preset {
+			continue
+		}
+		if v.ModelPath == "" {
+			v.ModelPath = x.Model.Preset
+			continue
+		}
+		n := r.byName[v.Name].get("model_path")
+		e := r.errorf(n, "variants."+v.Name+".model_path", "is not the model of the spec, %s, whose geometry is used for derived figures", x.Model.Preset)
+		e.Value, e.Suggest, e.Also = n.shown(), fmt.Sprintf("%q", x.Model.Preset), []diag.Pos{r.root.get("model").pos}
 	}
 }
 
