@@ -40,17 +40,17 @@ func server(mode string, args []string) {
 	switch mode {
 	case "wait": // an honest server
 		note(args[0])
-		select {}
+		forever()
 	case "stubborn": // ignores TERM
 		signal.Ignore(unix.SIGTERM, unix.SIGHUP, unix.SIGINT)
 		note(args[0])
-		select {}
+		forever()
 	case "fork": // makes the next server an orphan in a session of its own, and ends
 		spawn(os.Environ(), args...)
 	case "tree": // honest itself, with children of every kind
 		tree(args[0])
 		note(args[0])
-		select {}
+		forever()
 	case "tree-exit": // the same, but ends by itself when told
 		tree(args[0])
 		note(args[0])
@@ -107,7 +107,7 @@ func runner(mode, dir string) {
 	if mode == "panic" {
 		panic("on purpose")
 	}
-	select {}
+	forever()
 }
 
 func note(file string) {
@@ -126,6 +126,14 @@ func await(file string) {
 			return
 		}
 		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// forever waits as a program that has something to wait for: without cgo Go
+// ends one that has nothing.
+func forever() {
+	for {
+		time.Sleep(time.Hour)
 	}
 }
 
