@@ -53,7 +53,7 @@ type Agent struct {
 // Journal takes events. A nil error means that the event is on disk, as it is
 // returned: with its place in the journal and its time.
 type Journal interface {
-	Append(event.Event) (event.Event, error)
+	Append(...event.Event) ([]event.Event, error)
 }
 
 // Reasons of a stretch's end.
@@ -70,15 +70,22 @@ var (
 	errBudget    = errors.New("budget")
 )
 
-// Record puts an event on disk and then into the history.
-func (a *Agent) Record(e event.Event) error {
-	e, err := a.Journal.Append(e)
+// Record puts events on disk and then into the history, as they are there.
+func (a *Agent) Record(events ...event.Event) error {
+	events, err := a.Journal.Append(events...)
 	if err != nil {
 		return err
 	}
-	a.History.Add(e)
-	if a.After != nil {
-		return a.After(e)
+	for _, e := range events {
+		a.History.Add(e)
+	}
+	for _, e := range events {
+		if a.After == nil {
+			break
+		}
+		if err := a.After(e); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -102,34 +102,40 @@ func open(path, order string, flag int) (_ *Journal, err error) {
 }
 
 // Record is Append for those who have no use for the stamps.
-func (j *Journal) Record(e Event) error {
-	_, err := j.Append(e)
+func (j *Journal) Record(events ...Event) error {
+	_, err := j.Append(events...)
 	return err
 }
 
-// Append stamps the event with version, order, the next sequence number and the
-// time, and appends it; what the caller put there is ignored. The event as it is
-// on disk is returned. When there is an error the event is not in the journal,
-// the file is as it was before, and Append may be tried again; only if the file
-// could not be cut back does every later call fail as well.
-func (j *Journal) Append(e Event) (Event, error) {
+// Append stamps the events with version, order, the next sequence numbers and
+// the time, and appends them with one write and one fsync; what the caller put
+// there is ignored. The events as they are on disk are returned. When there is
+// an error none of them is in the journal, the file is as it was before, and
+// Append may be tried again; only if the file could not be cut back does every
+// later call fail as well.
+func (j *Journal) Append(events ...Event) ([]Event, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.broken != nil {
-		return Event{}, j.broken
+	if j.broken != nil || len(events) == 0 {
+		return nil, j.broken
 	}
-	e.V, e.Order, e.Seq = Version, j.order, j.seq+1
-	e.Time = time.Now().UTC().Truncate(time.Microsecond)
-	line, err := encode(e)
-	if err != nil {
-		return Event{}, fmt.Errorf("record %s event in %s: %w", e.Type, j.path, err)
+	stamped := make([]Event, len(events))
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	var lines []byte
+	for i, e := range events {
+		e.V, e.Order, e.Seq, e.Time = Version, j.order, j.seq+int64(i)+1, now
+		line, err := encode(e)
+		if err != nil {
+			return nil, fmt.Errorf("record %s event in %s: %w", e.Type, j.path, err)
+		}
+		stamped[i], lines = e, append(lines, line...)
 	}
-	_, err = j.f.Write(line)
+	_, err := j.f.Write(lines)
 	if err == nil {
 		err = durable.Sync(j.f)
 	}
 	if err != nil {
-		err = fmt.Errorf("record %s event in %s: %w", e.Type, j.path, err)
+		err = fmt.Errorf("record events in %s: %w", j.path, err)
 		cut := j.f.Truncate(j.off)
 		if cut == nil {
 			cut = durable.Sync(j.f)
@@ -138,11 +144,11 @@ func (j *Journal) Append(e Event) (Event, error) {
 			j.broken = fmt.Errorf("journal %s cannot be cut back to its last event, reopen it: %w", j.path, cut)
 			err = errors.Join(err, j.broken)
 		}
-		return Event{}, err
+		return nil, err
 	}
-	j.seq++
-	j.off += int64(len(line))
-	return e, nil
+	j.seq += int64(len(events))
+	j.off += int64(len(lines))
+	return stamped, nil
 }
 
 // Close gives the journal up. Every recorded event is on disk already.

@@ -61,7 +61,7 @@ func TestKill(t *testing.T) {
 	}
 	add(killSpec, "deployment", 6, "torn") // ready, second variant
 	add(killSpec, "run", 2, both...)       // the end
-	add(killSpec, "sample", 40, both...)
+	add(killSpec, "sample", 12, both...)
 	add(killSpec, "repeat", 8, "torn")
 	for _, typ := range []string{"failure", "skip"} {
 		add(killFailingSpec, typ, 1, "before", "after", "torn")

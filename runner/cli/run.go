@@ -361,17 +361,17 @@ func (s *session) measure(ctx context.Context) (err error) {
 
 // reopen forgets failures and skips, so that their points are measured again.
 func (s *session) reopen() error {
+	var again []event.Event
 	for _, p := range s.history.Points() {
 		if (p.Failure != nil || p.Skip != nil) && (s.chosen == nil || s.chosen(p.Point)) {
-			e := event.Event{Type: event.TypePoint, Point: &event.Point{PointID: p.ID, State: "retry"}}
-			e, err := s.journal.Append(e)
-			if err != nil {
-				return err
-			}
-			s.history.Add(e)
+			again = append(again, event.Event{Type: event.TypePoint, Point: &event.Point{PointID: p.ID, State: "retry"}})
 		}
 	}
-	return nil
+	again, err := s.journal.Append(again...)
+	for _, e := range again {
+		s.history.Add(e)
+	}
+	return err
 }
 
 func (s *session) agent() (*runner.Agent, error) {

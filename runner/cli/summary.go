@@ -134,12 +134,14 @@ func withHalf(x, lo, hi *float64) string {
 func doubts(t *table.Tables) []string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	said := map[string]bool{} // evidence: a variant that could not start gives all its points the same
 	for _, p := range t.Points {
 		switch p.Status {
 		case stat.Failed:
 			add("%s failed: %s in %s: %s", p.PointKey, p.FailureKind, p.FailureStage, p.FailureMessage)
-			if line := firstLine(p.Evidence); line != "" {
-				add("  its log: %s", line)
+			if line := firstLine(p.Evidence); line != "" && !said[line] {
+				said[line] = true
+				add("  evidence: %s", line)
 			}
 		case stat.Invalid, stat.Unresolved:
 			add("%s is %s (%s): %s", p.PointKey, p.Status, p.Reason, firstLine(p.Detail))

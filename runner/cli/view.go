@@ -73,6 +73,9 @@ func (p *progress) line(e event.Event) string {
 			if !d.Managed {
 				return fmt.Sprintf("%s: measuring the server that is there", d.Variant)
 			}
+			if d.PID == 0 { // it could not be started: a failure says why
+				return ""
+			}
 			return fmt.Sprintf("%s: server started (%s, pid %d, port %d)", d.Variant, d.DeploymentID, d.PID, d.Port)
 		case "ready":
 			p.now = "probing the prefix cache of " + d.Variant

@@ -36,8 +36,8 @@ type Request struct {
 	Reuse bool
 }
 
-// Recorder takes events; nil means that the event is on disk.
-type Recorder interface{ Record(event.Event) error }
+// Recorder takes events; nil means that all of them are on disk.
+type Recorder interface{ Record(...event.Event) error }
 
 // Pair is one pair to be measured.
 type Pair struct {
@@ -60,9 +60,10 @@ type Legs struct{ A, B []event.Sample }
 const settleTokens = 24
 
 // TwoPoint measures one pair: for each leg it waits until the server is idle,
-// flushes, settles, and sends the timed request. Each sample is recorded as it
-// comes, the pair's end last. When a request fails the pair ends with status
-// "failed" and failed is that sample. err is the recorder's or the context's.
+// flushes, settles, and sends the timed request. Each leg is recorded as it
+// comes, the pair's end with the last one. When a request fails the pair ends
+// with status "failed" and failed is that sample. err is the recorder's or the
+// context's.
 func TwoPoint(ctx context.Context, s Server, p Pair, rec Recorder) (legs Legs, failed *event.Sample, err error) {
 	order, sides := "ab", []string{"a", "b"}
 	if p.FirstB {
@@ -73,76 +74,76 @@ func TwoPoint(ctx context.Context, s Server, p Pair, rec Recorder) (legs Legs, f
 		A: p.A, B: p.B, Order: order, Status: "complete",
 	}
 	for i, leg := range sides {
-		var sample event.Sample
-		if sample, err = p.leg(ctx, s, leg, i == 1, rec); err != nil {
+		samples, err := p.leg(ctx, s, leg, i == 1)
+		if err != nil {
 			return legs, nil, err
 		}
-		if leg == "a" {
-			legs.A = append(legs.A, sample)
-		} else {
-			legs.B = append(legs.B, sample)
+		var events []event.Event
+		for k := range samples {
+			events = append(events, event.Event{Type: event.TypeSample, Sample: &samples[k]})
 		}
-		if sample.Error != "" {
-			failed, end.Status = &sample, "failed"
-			break
+		last := samples[len(samples)-1]
+		if last.Error != "" {
+			failed, end.Status = &last, "failed"
+		}
+		if last.Role == p.Role { // not a settle request that failed
+			if leg == "a" {
+				legs.A = append(legs.A, last)
+			} else {
+				legs.B = append(legs.B, last)
+			}
+		}
+		if i == 1 || failed != nil {
+			return legs, failed, rec.Record(append(events, event.Event{Type: event.TypeRepeat, Repeat: &end})...)
+		}
+		if err := rec.Record(events...); err != nil {
+			return legs, nil, err
 		}
 	}
-	return legs, failed, rec.Record(event.Event{Type: event.TypeRepeat, Repeat: &end})
+	return legs, failed, nil
 }
 
-func (p Pair) leg(ctx context.Context, s Server, leg string, second bool, rec Recorder) (event.Sample, error) {
-	label := func(sample *event.Sample, role string) {
-		sample.DeploymentID, sample.PointID, sample.Role = p.DeploymentID, p.Point.ID, role
+// leg measures one side: the samples are the settle request's, if there was
+// one, and the timed request's; a failed settle request ends the leg.
+func (p Pair) leg(ctx context.Context, s Server, leg string, second bool) (samples []event.Sample, err error) {
+	keep := func(sample event.Sample, role string, length int) error {
+		sample.DeploymentID, sample.PointID, sample.Role, sample.ContextRequested = p.DeploymentID, p.Point.ID, role, length
 		sample.Repeat, sample.Attempt, sample.Leg, sample.Second = p.Repeat, p.Attempt, leg, second
-	}
-	record := func(sample *event.Sample) error {
-		if err := ctx.Err(); err != nil {
-			return err // a request cut by our own end says nothing about the server
-		}
-		return rec.Record(event.Event{Type: event.TypeSample, Sample: sample})
+		samples = append(samples, sample)
+		return ctx.Err() // a request cut by our own end says nothing about the server
 	}
 
 	s.WaitIdle(ctx)
 	flush := s.Flush(ctx)
 	if flush != nil && p.RequireFlush && (flush.OK == nil || !*flush.OK) {
-		refused := event.Sample{Start: time.Now().UTC(), ContextRequested: p.Point.Context, Flush: flush, Error: "flush-refused", Detail: flush.Detail}
-		label(&refused, p.Role)
-		return refused, record(&refused)
+		return samples, keep(event.Sample{Start: time.Now().UTC(), Flush: flush, Error: "flush-refused", Detail: flush.Detail}, p.Role, p.Point.Context)
 	}
-	if err := p.settle(ctx, s, label, record); err != nil {
-		return event.Sample{}, err
-	}
-	body, err := s.Prompt(p.Point.Context, 0)
-	if err != nil {
-		return event.Sample{}, err
-	}
-	sample := s.Generate(ctx, Request{Prompt: body, MaxTokens: map[string]int{"a": p.A, "b": p.B}[leg]})
-	label(&sample, p.Role)
-	sample.ContextRequested, sample.Flush = p.Point.Context, flush
-	return sample, record(&sample)
-}
-
-// settle lets the server do what a flush leaves to the next request: without
-// it that cost would be booked on prefill.
-func (p Pair) settle(ctx context.Context, s Server, label func(*event.Sample, string), record func(*event.Sample) error) error {
 	switch p.Settle.Mode {
 	case "wait":
 		select {
 		case <-time.After(time.Duration(p.Settle.Wait)):
 		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
-		return ctx.Err()
 	case "request":
+		// Lets the server do what a flush leaves to the next request; that cost would be booked on prefill.
 		body, err := s.Prompt(settleTokens, 0)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		sample := s.Generate(ctx, Request{Prompt: body, MaxTokens: 1})
-		label(&sample, event.RoleSettle)
-		sample.ContextRequested = settleTokens
-		return record(&sample)
+		settle := s.Generate(ctx, Request{Prompt: body, MaxTokens: 1})
+		if err := keep(settle, event.RoleSettle, settleTokens); err != nil || settle.Error != "" {
+			return samples, err
+		}
 	}
-	return nil
+	body, err := s.Prompt(p.Point.Context, 0)
+	if err != nil {
+		return nil, err
+	}
+	sample := s.Generate(ctx, Request{Prompt: body, MaxTokens: map[string]int{"a": p.A, "b": p.B}[leg]})
+	sample.Flush = flush
+	err = keep(sample, p.Role, p.Point.Context)
+	return samples, err
 }
 
 // Probe asks the deployment once whether its prefix cache answers repeated
