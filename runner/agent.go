@@ -104,7 +104,7 @@ func (a *Agent) Run(ctx context.Context, state string) (reason string, err error
 	for i, name := range a.Order.Order.Variants {
 		err = a.variant(ctx, name, len(a.Order.Order.Variants)-i)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())):
 			reason, err = EndInterrupted, nil
 		case errors.Is(err, errTimeLimit):
 			reason, err = EndTimeLimit, nil
@@ -171,7 +171,7 @@ func (a *Agent) variant(ctx context.Context, name string, left int) error {
 			return a.failAll(name, *failed)
 		}
 		err = a.measure(ctx, l)
-		if stopErr := l.end(ctx, a); err == nil {
+		if stopErr := l.end(ctx, a); stopErr != nil { // something of the server may be left: that outweighs the rest
 			err = stopErr
 		}
 		if err != nil {
