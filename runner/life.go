@@ -30,6 +30,7 @@ import (
 const (
 	readyPause  = 200 * time.Millisecond // between two tries whether it answers
 	readyTry    = 30 * time.Second       // one try
+	readyURL    = time.Minute            // all tries at a server that we did not start, which has no ready_timeout
 	idleWait    = 10 * time.Second       // for requests to drain before a leg
 	flushWait   = 30 * time.Second       // for a flush to be accepted
 	aliveWait   = 30 * time.Second       // for one token after a failed request
@@ -237,6 +238,9 @@ func (l *life) environ(extra []string, secrets map[string]string) []string {
 // we started, reads what the server says of itself and prepares its prompts.
 func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 	within := time.Duration(l.variant.ReadyTimeout)
+	if l.variant.URL != "" {
+		within = readyURL
+	}
 	limit, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
