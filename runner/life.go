@@ -352,7 +352,7 @@ func (l *life) probe(ctx context.Context, a *Agent) (*event.Failure, error) {
 		f := l.classify(last, failure.Load, state)
 		return &f, ctx.Err()
 	}
-	verdict := stat.ProbeVerdict(samples, a.Order.Plan.Prompt.Nonce)
+	verdict := stat.ProbeVerdict(samples, a.Order.Plan.Prompt.Nonce && l.prompts.IsText())
 	return nil, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &event.Deployment{
 		DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "probed", Managed: l.proc != nil, Probe: &verdict,
 	}})

@@ -6,18 +6,25 @@ import "twopoint/results/event"
 // one was answered from the cache; above coldRatio it was computed anew.
 const coldRatio = 0.8
 
+const maxTemplate = 0.25 // of a prompt's tokens
+
 // ProbeVerdict judges the cache probe: the same prompt cold, again, and again
 // after a flush. Reported cached counts decide where they are given, times to
 // first token (total times where nothing streams) elsewhere. Between the two
-// ratios nothing is proven. What a cold prompt reports as cached is a template
-// that all prompts share only where a nonce kept it from being cached before.
-func ProbeVerdict(samples []event.Sample, nonce bool) event.Probe {
+// ratios nothing is proven.
+//
+// template says that what a cold prompt reports as cached may be a template that
+// all prompts share: prompts are text, which a server may wrap, and begin with a
+// nonce. Token ids are taken literally and share nothing. A share of the prompt
+// above maxTemplate is no template but a cache that was not emptied, or a count
+// that means something else.
+func ProbeVerdict(samples []event.Sample, template bool) event.Probe {
 	v := event.Probe{Proven: "unknown"}
 	if len(samples) == 0 {
 		return v
 	}
 	v.Context = samples[0].ContextRequested
-	if c := samples[0].CachedTokens; c != nil && nonce {
+	if c, n := samples[0].CachedTokens, samples[0].PromptTokens; template && c != nil && n != nil && float64(*c) <= maxTemplate*float64(*n) {
 		v.Template = *c
 	}
 	if len(samples) < 3 {

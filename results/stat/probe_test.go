@@ -9,7 +9,7 @@ import (
 func TestProbeVerdict(t *testing.T) {
 	n := func(v int64) *int64 { return &v }
 	s := func(total float64, cached *int64) event.Sample {
-		return event.Sample{TotalS: total, CachedTokens: cached, ContextRequested: 1000, Flush: &event.Flush{Method: "test"}}
+		return event.Sample{TotalS: total, CachedTokens: cached, PromptTokens: n(1000), ContextRequested: 1000, Flush: &event.Flush{Method: "test"}}
 	}
 	for _, c := range []struct {
 		name     string
@@ -37,5 +37,9 @@ func TestProbeVerdict(t *testing.T) {
 	// Without a nonce the first prompt may have been cached by an earlier run.
 	if v := ProbeVerdict([]event.Sample{s(0.1, n(990)), s(0.1, n(990)), s(0.1, n(990))}, false); v.Template != 0 || v.Proven != "no" {
 		t.Errorf("no nonce: %+v", v)
+	}
+	// Half of a fresh prompt in the cache is no template.
+	if v := ProbeVerdict([]event.Sample{s(0.5, n(500)), s(0.1, n(990)), s(0.5, n(500))}, true); v.Template != 0 || v.Proven != "no" {
+		t.Errorf("half of the prompt: %+v", v)
 	}
 }

@@ -96,6 +96,10 @@ func NewText(ctx context.Context, spec schema.Prompt, file string, count func(co
 	return b, nil
 }
 
+// IsText tells whether prompts are text, which a server may wrap in a template;
+// token ids are taken literally.
+func (b *Builder) IsText() bool { return b.words != nil }
+
 // Build makes a prompt of exactly length tokens (about as many in text mode):
 // a fresh nonce first, unless the spec has none, then a body that depends on
 // the spec's seed, length and slot alone. A length that cannot hold the nonce
