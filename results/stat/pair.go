@@ -26,10 +26,17 @@ type Rules struct {
 
 func (r Rules) requests() int { return max(r.Concurrency, 1) }
 
+// maxPage is the largest block of a prefix cache that is believed; engines use 1
+// to 256. A server that names more gets no allowance for it.
+const maxPage = 1024
+
 // cold is the number of cached tokens that a cold prompt may report: those of
 // the template that all prompts share, or one block.
 func (r Rules) cold() int64 {
 	allowed := max(r.Page, 1)
+	if allowed > maxPage {
+		allowed = 1
+	}
 	if r.Probe != nil {
 		allowed = max(allowed, r.Probe.Template)
 	}
