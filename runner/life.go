@@ -243,6 +243,7 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 	}
 	limit, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	var said error // what the latest try before the limit came to: a try that the limit cut off says nothing
 	for {
 		try, done := context.WithTimeout(limit, readyTry)
 		err := l.engine.Ready(try, l.client, l.variant.Variant)
@@ -255,6 +256,9 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 			break
 		}
 		if limit.Err() != nil {
+			if said != nil {
+				err = said
+			}
 			f := l.fact(failure.Load, failure.ReadyTimeout, fmt.Errorf("not ready in %v: %w", within, err))
 			f.Evidence = append(f.Evidence, l.logTail(3)...)
 			return f, nil
@@ -262,6 +266,7 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 		if !errors.Is(err, engine.ErrNotYet) {
 			return l.unusable(err), nil
 		}
+		said = err
 		select {
 		case <-time.After(readyPause):
 		case <-l.done():

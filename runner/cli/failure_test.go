@@ -128,7 +128,7 @@ func TestServerNeverServes(t *testing.T) {
 		evidence             string
 		exit                 int // of the server; -1: none
 	}{
-		"never ready":    {`command: ["sh", "-c", "echo loading layer 7; sleep 600"], ready_timeout: "1s"`, "not-ready", "load", "not ready in 1s", "loading layer 7", -1},
+		"never ready":    {`command: ["sh", "-c", "echo loading layer 7; sleep 600"], ready_timeout: "1s"`, "not-ready", "load", "connection refused", "loading layer 7", -1},
 		"not found":      {`command: ["./no-such-server"]`, "start-error", "launch", "program not found", "", -1},
 		"exits at once":  {`command: ["sh", "-c", "echo the model file is broken >&2; exit 3"]`, "start-error", "load", "exit code 3", "the model file is broken", 3},
 		"exits with 0":   {`command: ["sh", "-c", "echo nothing to do"]`, "start-error", "load", "exit code 0", "nothing to do", 0},
