@@ -22,6 +22,7 @@ func pairsOf(slopes ...float64) (ps []Pair) {
 		a.Second, b.Second = i%2 == 1, i%2 == 0
 		a.TotalS += max(0, -16*s)
 		b.TotalS = a.TotalS + 16*s
+		a.ChunkS[0], b.ChunkS[16] = a.TotalS, b.TotalS
 		ps = append(ps, NewPair(one(a), one(b), exact))
 	}
 	return ps

@@ -31,11 +31,16 @@ func (r Rules) requests() int { return max(r.Concurrency, 1) }
 const maxPage = 1024
 
 // cold is the number of cached tokens that a cold prompt may report: those of
-// the template that all prompts share, or one block.
-func (r Rules) cold() int64 {
-	allowed := max(r.Page, 1)
-	if allowed > maxPage {
-		allowed = 1
+// the template that all prompts share, or one block. A block that is a large
+// share of the prompt excuses nothing.
+func (r Rules) cold(s event.Sample) int64 {
+	prompt := int64(s.ContextRequested)
+	if n := s.PromptTokens; n != nil && *n > 0 {
+		prompt = *n
+	}
+	allowed := int64(1)
+	if r.Page <= min(maxPage, int64(maxTemplate*float64(prompt))) {
+		allowed = max(r.Page, 1)
 	}
 	if r.Probe != nil {
 		allowed = max(allowed, r.Probe.Template)
@@ -249,6 +254,13 @@ func (p *Pair) judge(a, b []event.Sample, r Rules) {
 // unanswered tells whether a request was not answered whole.
 func unanswered(s event.Sample) bool { return s.Error != "" || s.Finish == "abort" }
 
+// A stream that goes on for longer than this after its last token, and for more
+// than this share of the time to its first, distorts the prefill time.
+const (
+	lateEnd   = 0.005 // seconds
+	lateShare = 0.1
+)
+
 func (p *Pair) judgeSample(name string, s event.Sample, r Rules) {
 	exact := r.Length != "reported"
 	// off reports a count that is not what was asked.
@@ -276,8 +288,8 @@ func (p *Pair) judgeSample(name string, s event.Sample, r Rules) {
 	if finite(s.TotalS) == nil || s.TotalS <= 0 {
 		p.reason(BadTime, "%s took %v s", name, s.TotalS)
 	}
-	if s.CachedTokens != nil && *s.CachedTokens > r.cold() {
-		p.reason(CacheHit, "%s: %d prompt tokens came from the cache, at most %d are common to all prompts", name, *s.CachedTokens, r.cold())
+	if s.CachedTokens != nil && *s.CachedTokens > r.cold(s) {
+		p.reason(CacheHit, "%s: %d prompt tokens came from the cache, at most %d are common to all prompts", name, *s.CachedTokens, r.cold(s))
 	}
 	p.judgeFlush(name, s, r)
 	if s.Retractions != nil && *s.Retractions > 0 {
@@ -302,6 +314,10 @@ func (p *Pair) judgeSample(name string, s event.Sample, r Rules) {
 	}
 	if s.Buffered {
 		p.doubt(BufferedStream, "%s: all tokens arrived together", name)
+	} else if n := len(s.ChunkS); n > 0 {
+		if tail := s.TotalS - s.ChunkS[n-1]; finite(tail) != nil && tail > lateEnd && tail > lateShare*s.ChunkS[0] {
+			p.doubt(LateEnd, "%s: the stream ended %.3g s after its last token; the prefill time holds that too", name, tail)
+		}
 	}
 }
 
@@ -310,7 +326,7 @@ func (p *Pair) judgeFlush(name string, s event.Sample, r Rules) {
 	if r.Flush == "never" {
 		return
 	}
-	counted := s.CachedTokens != nil && *s.CachedTokens <= r.cold()
+	counted := s.CachedTokens != nil && *s.CachedTokens <= r.cold(s)
 	require := r.Flush == "require"
 	switch f := s.Flush; {
 	case f == nil:

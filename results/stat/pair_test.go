@@ -129,6 +129,13 @@ func TestPairValidity(t *testing.T) {
 		}},
 		{name: "one block is no hit", rules: with(exact, func(r *Rules) { r.Page = 16 }), change: func(a, b *event.Sample) { *b.CachedTokens = 16 }},
 		{name: "two blocks are", rules: with(exact, func(r *Rules) { r.Page = 16 }), change: func(a, b *event.Sample) { *b.CachedTokens = 32 }, reasons: "cache_hit"},
+		{name: "a block as large as the prompt excuses nothing", rules: with(exact, func(r *Rules) { r.Page = 512 }), change: func(a, b *event.Sample) {
+			*a.CachedTokens, *b.CachedTokens = 500, 500
+		}, reasons: "cache_hit"},
+		{name: "the stream is held open after its last token", rules: exact, change: func(a, b *event.Sample) {
+			a.TotalS += 0.5
+			b.TotalS += 0.5
+		}, doubts: "late_end", check: func(t *testing.T, p Pair) { near(t, "s_per_tok", p.SPerTok, 0.020) }},
 		{name: "not reported, TTFT alike", rules: exact, change: uncounted, doubts: "cache_unverified"},
 		{name: "not reported, flush proven", rules: with(exact, func(r *Rules) { r.Probe = &event.Probe{Proven: "yes"} }), change: uncounted},
 		{name: "not reported, TTFT of b at half", rules: exact, change: func(a, b *event.Sample) {
@@ -244,7 +251,13 @@ func TestPairValidity(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := clock(1000, 1), clock(1000, 17)
+			tail := c.doubts == "late_end"
 			c.change(&a, &b)
+			for _, s := range []*event.Sample{&a, &b} {
+				if n := len(s.ChunkS); n > 0 && !tail {
+					s.ChunkS[n-1] = s.TotalS // the last token ends the stream
+				}
+			}
 			p := NewPair(one(a), one(b), c.rules)
 			if got := codes(p.Reasons); got != c.reasons {
 				t.Errorf("reasons %q, want %q: %v", got, c.reasons, p.Reasons)

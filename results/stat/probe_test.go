@@ -46,7 +46,7 @@ func TestProbeVerdict(t *testing.T) {
 
 func TestABlockIsBelievedWithinReason(t *testing.T) {
 	for page, want := range map[int64]int64{0: 1, 1: 1, 64: 64, 1024: 1024, 1025: 1, 1 << 60: 1, -5: 1} {
-		if got := (Rules{Page: page}).cold(); got != want {
+		if got := (Rules{Page: page}).cold(event.Sample{ContextRequested: 8192}); got != want {
 			t.Errorf("page %d: %d cached tokens allowed, want %d", page, got, want)
 		}
 	}

@@ -53,6 +53,9 @@ const (
 const (
 	// BufferedStream: the stream arrived at once; in-stream figures are nil.
 	BufferedStream Code = "buffered_stream"
+	// LateEnd: the server held the stream open after the last token. What passed
+	// until then is in the two-point prefill time, and not in the slope.
+	LateEnd Code = "late_end"
 	// NegativeSlope: leg b took no longer than leg a. The pair stays in the mean.
 	NegativeSlope Code = "negative_slope"
 	// FewSteps: the legs differ by so few forward passes of several tokens each
