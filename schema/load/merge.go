@@ -150,7 +150,9 @@ func (r *resolver) finish(name string, m, variant, server *node, serverName stri
 		r.errorf(at, p, "is missing; it must be %s", r.shape.fields["servers"].elem.fields["engine"].allows())
 	}
 	if u := m.get("url"); u.is(text) {
-		if !validURL(u.text) {
+		if withUser(u.text) {
+			r.errorf(u, path("url"), "must hold no user or password; give the key in the environment, as TWOPOINT_API_KEY").Value = ""
+		} else if !validURL(u.text) {
 			r.errorf(u, path("url"), "must be the address of a server, such as \"http://127.0.0.1:30000\"").Value = u.shown()
 		}
 		for _, f := range launchFields {

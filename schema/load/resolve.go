@@ -742,6 +742,12 @@ func matches(e schema.Exclude, v schema.Variant, context, concurrency int) bool 
 	return (e.Context == nil || e.Context.Contains(context)) && (e.Concurrency == nil || e.Concurrency.Contains(concurrency))
 }
 
+// withUser tells whether an address holds what a plan must not keep.
+func withUser(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && u.User != nil
+}
+
 func validURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
