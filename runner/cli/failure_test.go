@@ -215,6 +215,28 @@ func TestServerKilledFromOutside(t *testing.T) {
 	}
 }
 
+// A run that goes on keeps its plan and its journal to itself.
+func TestRunIsLocked(t *testing.T) {
+	t.Parallel()
+	dir, d, runner, _, wait := midRun(t, "")
+	before, err := os.ReadFile(d.Path("plan.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"resume", "last"}, {"extend", "last", "--set", "sweep.context=[64, 128, 256]"}} {
+		if r := twopoint(t, dir, 5, args...); !strings.Contains(r.stderr, "another process is writing it") {
+			t.Errorf("%s: %s", args[0], r.stderr)
+		}
+	}
+	after, err := os.ReadFile(d.Path("plan.json"))
+	if err != nil || string(after) != string(before) {
+		t.Errorf("the plan was changed under a run that goes on (%v)", err)
+	}
+	runner.Process.Signal(os.Interrupt)
+	wait()
+	nothingLeft(t, d.ID())
+}
+
 // A server that stops answering: the request ends by the spec's limit, the
 // server is ended, the other points are measured in its next life.
 func TestServerStopsAnswering(t *testing.T) {

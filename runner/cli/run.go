@@ -236,6 +236,10 @@ measured under must not change.`,
 			if s.chosen, s.only, err = stretch.only.selection(merged); err != nil {
 				return err
 			}
+			if err := s.lock(); err != nil { // before the plan of a run that goes on is changed
+				return err
+			}
+			defer s.journal.Close()
 			text, err := merged.Encode()
 			if err == nil {
 				err = durable.WriteBytes(s.dir.Path("plan.json"), text)
@@ -311,15 +315,25 @@ type session struct {
 // more than a twentieth of the time.
 const tablesEvery = 5 * time.Second
 
-// measure executes the plan's order and reports.
-func (s *session) measure(ctx context.Context) (err error) {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
+// lock opens the journal, which one process can write.
+func (s *session) lock() (err error) {
 	order := s.plan.Orders[0].ID
 	if s.journal, err = event.Open(s.dir.Journal(order), order); err != nil {
 		return &exitError{ExitTrouble, err}
 	}
-	defer s.journal.Close()
+	return nil
+}
+
+// measure executes the plan's order and reports.
+func (s *session) measure(ctx context.Context) (err error) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if s.journal == nil {
+		if err := s.lock(); err != nil {
+			return err
+		}
+		defer s.journal.Close()
+	}
 	if err := durable.Sweep(string(s.dir)); err != nil { // what a killed stretch left
 		return &exitError{ExitTrouble, err}
 	}
