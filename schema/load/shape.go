@@ -75,6 +75,10 @@ func (s *shape) add(v cue.Value) {
 		v = v.Eval()
 		op, args = v.Expr()
 	}
+	if _, preset := v.Default(); preset && op == cue.NoOp && len(args) == 1 && !args[0].IsConcrete() {
+		v = args[0] // a default beside one alternative that says what is allowed
+		op, args = v.Expr()
+	}
 	if op == cue.OrOp {
 		for _, a := range args {
 			s.add(a)
