@@ -249,6 +249,7 @@ func (p *Pair) judge(a, b []event.Sample, r Rules) {
 		return
 	}
 	p.judgeLegs(r)
+	p.judgeRepetition(slices.Concat(a, b), r)
 }
 
 // unanswered tells whether a request was not answered whole.
@@ -368,7 +369,7 @@ func after(sep, text string) string {
 func (p *Pair) judgeLegs(r Rules) {
 	a, b := p.A, p.B
 	if r.proven() == "no" && !r.Nonce {
-		p.reason(CacheNotFlushed, "the probe's prompt was still cached after a flush, and prompts have no nonce")
+		p.reason(CacheNotFlushed, "the probe's prompt was still cached when it should not have been, and prompts have no nonce")
 	}
 	if a.CachedTokens == nil || b.CachedTokens == nil {
 		if a.TTFTS != nil && b.TTFTS != nil {
@@ -392,6 +393,21 @@ func (p *Pair) judgeLegs(r Rules) {
 	}
 	if a.Tokens != nil && b.Tokens != nil && *b.Tokens <= *a.Tokens {
 		p.reason(NoSecondPoint, "%g tokens in leg a and %g in leg b", *a.Tokens, *b.Tokens)
+	}
+}
+
+// judgeRepetition looks at prompts that come again: without a nonce they do, and
+// where neither a count, a flush nor the probe shows that they were computed anew,
+// a cache that answers all of them looks like a server that is fast.
+func (p *Pair) judgeRepetition(samples []event.Sample, r Rules) {
+	if r.Nonce || r.proven() != "unknown" {
+		return
+	}
+	for _, s := range samples {
+		if s.CachedTokens == nil && (s.Flush == nil || s.Flush.OK == nil || !*s.Flush.OK) {
+			p.reason(CacheNotFlushed, "prompts have no nonce, nothing emptied the cache and no count of cached tokens is reported")
+			return
+		}
 	}
 }
 

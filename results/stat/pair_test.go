@@ -143,6 +143,13 @@ func TestPairValidity(t *testing.T) {
 			*b.TTFTS *= 0.5
 		}, reasons: "cache_suspected", doubts: "cache_unverified"},
 		{name: "reported cold, TTFT of b at half", rules: exact, change: func(a, b *event.Sample) { *b.TTFTS *= 0.5 }},
+		{name: "no nonce, no flush, no count", rules: with(exact, func(r *Rules) { r.Nonce, r.Flush = false, "never" }), change: uncounted,
+			reasons: "cache_not_flushed", doubts: "cache_unverified"},
+		{name: "no nonce, flushed, no count", rules: with(exact, func(r *Rules) { r.Nonce = false }), change: func(a, b *event.Sample) {
+			uncounted(a, b)
+			a.Flush, b.Flush = &event.Flush{OK: ptr(true)}, &event.Flush{OK: ptr(true)}
+		}, doubts: "cache_unverified"},
+		{name: "no nonce, counted cold", rules: with(exact, func(r *Rules) { r.Nonce = false }), change: func(a, b *event.Sample) {}},
 		{name: "probe says no, no nonce", rules: with(exact, func(r *Rules) { r.Nonce, r.Probe = false, &event.Probe{Proven: "no"} }),
 			change: func(a, b *event.Sample) {}, reasons: "cache_not_flushed"},
 		{name: "probe says no, nonce", rules: with(exact, func(r *Rules) { r.Probe = &event.Probe{Proven: "no"} }), change: func(a, b *event.Sample) {}},

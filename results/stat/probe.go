@@ -9,7 +9,8 @@ const coldRatio = 0.8
 const maxTemplate = 0.25 // of a prompt's tokens
 
 // ProbeVerdict judges the cache probe: the same prompt cold, again, and again
-// after a flush. Reported cached counts decide where they are given, times to
+// after a flush, or without one where none is made: then a hit proves that
+// nothing empties the cache. Reported cached counts decide where they are given, times to
 // first token (total times where nothing streams) elsewhere. Between the two
 // ratios nothing is proven.
 //
@@ -33,9 +34,6 @@ func ProbeVerdict(samples []event.Sample, template bool) event.Probe {
 	cold, again, flushed := samples[0], samples[1], samples[2]
 	v.HitRatio, v.FlushRatio = over(again, cold), over(flushed, cold)
 	v.HitCached, v.Flushed = again.CachedTokens, flushed.CachedTokens
-	if flushed.Flush == nil {
-		return v
-	}
 	switch {
 	case v.HitCached != nil && v.Flushed != nil:
 		if *v.Flushed > v.Template {
@@ -49,6 +47,9 @@ func ProbeVerdict(samples []event.Sample, template bool) event.Probe {
 		} else if *v.FlushRatio < suspectRatio {
 			v.Proven = "no"
 		}
+	}
+	if flushed.Flush == nil && v.Proven == "yes" { // not by a flush that was never made
+		v.Proven = "unknown"
 	}
 	return v
 }

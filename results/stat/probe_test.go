@@ -29,6 +29,8 @@ func TestProbeVerdict(t *testing.T) {
 		{"cut short", []event.Sample{s(1, n(3))}, "unknown", 3},
 		{"nothing", nil, "unknown", 0},
 		{"not flushed", []event.Sample{s(1, n(0)), s(0.1, n(990)), {TotalS: 1, CachedTokens: n(0)}}, "unknown", 0},
+		{"never flushed, times show hits", []event.Sample{s(1, nil), s(0.1, nil), {TotalS: 0.1}}, "no", 0},
+		{"never flushed, counts show hits", []event.Sample{s(1, n(0)), s(0.1, n(990)), {TotalS: 0.1, CachedTokens: n(990)}}, "no", 0},
 	} {
 		if v := ProbeVerdict(c.samples, true); v.Proven != c.proven || v.Template != c.template {
 			t.Errorf("%s: proven %q, template %d; want %q, %d", c.name, v.Proven, v.Template, c.proven, c.template)

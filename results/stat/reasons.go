@@ -14,8 +14,8 @@ const (
 	// token is below 0.6 of its sibling's, or the legs' prompt counts disagree
 	// by more than a nonce can explain.
 	CacheSuspected Code = "cache_suspected"
-	// CacheNotFlushed: the probe saw that a flush does not empty the prefix
-	// cache, and no nonce keeps the prompts apart.
+	// CacheNotFlushed: no nonce keeps the prompts apart, and the probe saw that
+	// the prefix cache is not emptied, or nothing shows that it was.
 	CacheNotFlushed Code = "cache_not_flushed"
 	// FlushRefused: the server refused the flush before a leg, and nothing else
 	// proves the leg cold.
