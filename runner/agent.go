@@ -44,9 +44,8 @@ type Agent struct {
 	Deadline time.Time             // stop cleanly, leaving points pending; zero: none
 
 	began   time.Time
-	lives   map[string]int // lives of each variant in this stretch
-	spent   map[string]time.Duration
-	built   map[string]bool // variants whose build commands have run
+	spent   map[string]time.Duration // measuring each point, in this stretch
+	built   map[string]bool          // variants whose build commands have run
 	endTime time.Time       // of the current variant's share of the total budget
 }
 
@@ -94,8 +93,7 @@ func (a *Agent) Record(events ...event.Event) error {
 // requests are events, not errors; an error is ours or the machine's (a full
 // disk, say). When ctx ends, everything that was started is ended first.
 func (a *Agent) Run(ctx context.Context, state string) (reason string, err error) {
-	a.began, a.lives, a.spent = time.Now(), map[string]int{}, map[string]time.Duration{}
-	a.built = map[string]bool{}
+	a.began, a.spent, a.built = time.Now(), map[string]time.Duration{}, map[string]bool{}
 	start := event.Run{RunID: a.Order.RunID, State: state, Version: a.Version, Only: a.Only}
 	if err := a.Record(event.Event{Type: event.TypeRun, Run: &start}); err != nil {
 		return EndError, err
@@ -162,7 +160,6 @@ func (a *Agent) variant(ctx context.Context, name string, left int) error {
 		if err := a.timeUp(ctx); err != nil {
 			return a.budgetOver(name, err)
 		}
-		a.lives[name]++
 		l, failed, err := a.launch(ctx, v)
 		if err != nil {
 			return err
@@ -357,7 +354,7 @@ func (a *Agent) drift(ctx context.Context, l *life, p *history.Point) error {
 // recorded, and err is errDead where the server went with it.
 func (a *Agent) pair(ctx context.Context, l *life, p *history.Point, role string, na, nb int) (ok bool, err error) {
 	repeat, attempt := p.Next(role)
-	_, failed, err := method.TwoPoint(ctx, l, method.Pair{
+	failed, err := method.TwoPoint(ctx, l, method.Pair{
 		DeploymentID: l.id, Point: p.Point, Role: role, Repeat: repeat, Attempt: attempt, A: na, B: nb,
 		FirstB: repeat%2 == 0, Settle: a.Order.Plan.Method.TwoPoint.Settle, RequireFlush: l.variant.Flush == "require",
 	}, a)

@@ -186,6 +186,36 @@ func TestRefusalKeepsTheServer(t *testing.T) {
 	}
 }
 
+// wordy takes token ids, but has no route that makes them: a prompt has as many
+// tokens as words.
+type wordy struct{ instant }
+
+func (wordy) Tokenize(context.Context, *engine.Client, string) ([]int32, error) {
+	return nil, fmt.Errorf("tokenise: %w", &engine.StatusError{Status: 404})
+}
+
+func (e wordy) Generate(ctx context.Context, c *engine.Client, r engine.Request) event.Sample {
+	if r.Text != "" {
+		r.IDs = make([]int32, len(strings.Fields(r.Text)))
+	}
+	return e.instant.Generate(ctx, c, r)
+}
+
+func TestServerWithoutTokenizer(t *testing.T) {
+	dir, requests := t.TempDir(), 0
+	spec := strings.Replace(fmt.Sprintf(instantSpec, "33"), "method:", `prompt: {source: "random", length: "reported", tolerance: 0.3}, method:`, 1)
+	a := agentFor(t, dir, spec, instant{requests: &requests})
+	a.Engine = func(string) (engine.Engine, bool) { return wordy{instant{requests: &requests}}, true }
+	if _, err := a.Run(t.Context(), "start"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range a.History.Points() {
+		if status, reason, _ := p.Outcome(); status != "ok" {
+			t.Errorf("%d: %s %s", p.Context, status, reason)
+		}
+	}
+}
+
 // BenchmarkRunnerOverhead is the runner's own time: planning the next step,
 // prompts, samples, events on disk. The server takes none. The aim is under 5 ms
 // a point besides server and flush; the part that the disk takes, one fsync an

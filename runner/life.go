@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"os"
 	"sort"
 	"strconv"
@@ -323,7 +324,10 @@ func (l *life) preparePrompts(ctx context.Context, a *Agent) (err error) {
 		l.prompts, err = prompt.New(ctx, spec, a.Prompt, longest, func(ctx context.Context, text string) ([]int32, error) {
 			return tok.Tokenize(ctx, l.client, text)
 		})
-		return err
+		var status *engine.StatusError
+		if !errors.As(err, &status) || status.Status != http.StatusNotFound {
+			return err
+		} // without the route prompts are text
 	}
 	l.prompts, err = prompt.NewText(ctx, spec, a.Prompt, func(ctx context.Context, text string) (int64, error) {
 		s := l.Generate(ctx, method.Request{Prompt: prompt.Prompt{Text: text}, MaxTokens: 1})

@@ -52,9 +52,6 @@ type Pair struct {
 	RequireFlush bool // a refused flush ends the pair instead of being judged later
 }
 
-// Legs is what a pair gave: the samples of either side, one a slot.
-type Legs struct{ A, B []event.Sample }
-
 // settleTokens is the prompt length of a settle request: long enough for a
 // nonce, short enough to cost nothing.
 const settleTokens = 24
@@ -64,7 +61,7 @@ const settleTokens = 24
 // comes, the pair's end with the last one. When a request fails the pair ends
 // with status "failed" and failed is that sample. err is the recorder's or the
 // context's.
-func TwoPoint(ctx context.Context, s Server, p Pair, rec Recorder) (legs Legs, failed *event.Sample, err error) {
+func TwoPoint(ctx context.Context, s Server, p Pair, rec Recorder) (failed *event.Sample, err error) {
 	order, sides := "ab", []string{"a", "b"}
 	if p.FirstB {
 		order, sides = "ba", []string{"b", "a"}
@@ -76,7 +73,7 @@ func TwoPoint(ctx context.Context, s Server, p Pair, rec Recorder) (legs Legs, f
 	for i, leg := range sides {
 		samples, err := p.leg(ctx, s, leg, i == 1)
 		if err != nil {
-			return legs, nil, err
+			return nil, err
 		}
 		var events []event.Event
 		for k := range samples {
@@ -86,21 +83,14 @@ func TwoPoint(ctx context.Context, s Server, p Pair, rec Recorder) (legs Legs, f
 		if last.Error != "" {
 			failed, end.Status = &last, "failed"
 		}
-		if last.Role == p.Role { // not a settle request that failed
-			if leg == "a" {
-				legs.A = append(legs.A, last)
-			} else {
-				legs.B = append(legs.B, last)
-			}
-		}
 		if i == 1 || failed != nil {
-			return legs, failed, rec.Record(append(events, event.Event{Type: event.TypeRepeat, Repeat: &end})...)
+			return failed, rec.Record(append(events, event.Event{Type: event.TypeRepeat, Repeat: &end})...)
 		}
 		if err := rec.Record(events...); err != nil {
-			return legs, nil, err
+			return nil, err
 		}
 	}
-	return legs, failed, nil
+	return nil, nil
 }
 
 // leg measures one side: the samples are the settle request's, if there was
