@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"net/http"
 	"os"
 	"sort"
 	"strconv"
@@ -324,8 +323,7 @@ func (l *life) preparePrompts(ctx context.Context, a *Agent) (err error) {
 		l.prompts, err = prompt.New(ctx, spec, a.Prompt, longest, func(ctx context.Context, text string) ([]int32, error) {
 			return tok.Tokenize(ctx, l.client, text)
 		})
-		var status *engine.StatusError
-		if !errors.As(err, &status) || status.Status != http.StatusNotFound {
+		if !engine.NoRoute(err) {
 			return err
 		} // without the route prompts are text
 	}

@@ -152,6 +152,12 @@ type StatusError struct {
 	Text         string // the server's words, bounded
 }
 
+// NoRoute tells whether an error is a 404: the server lacks what was asked for.
+func NoRoute(err error) bool {
+	var status *StatusError
+	return errors.As(err, &status) && status.Status == http.StatusNotFound
+}
+
 func (e *StatusError) Error() string {
 	if e.Text == "" {
 		return fmt.Sprintf("%s %s: status %d", e.Method, e.Path, e.Status)
