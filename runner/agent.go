@@ -46,7 +46,7 @@ type Agent struct {
 	began   time.Time
 	spent   map[string]time.Duration // measuring each point, in this stretch
 	built   map[string]bool          // variants whose build commands have run
-	endTime time.Time       // of the current variant's share of the total budget
+	endTime time.Time                // of the current variant's share of the total budget
 }
 
 // Journal takes events. A nil error means that the event is on disk, as it is
