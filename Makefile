@@ -47,7 +47,7 @@ fuzz: ## every fuzz target for FUZZTIME (default 60s)
 	  done; done
 
 golden: build ## rewrite golden files; look at the diff afterwards
-	@for pkg in $$(grep -rlE 'flag.Bool\("update"' --include=*_test.go . | xargs -n1 dirname | sort -u); do $(GO) test $$pkg -update || exit 1; done
+	@for pkg in $$(grep -rlE 'flag.Bool\("update"' --include=*_test.go --exclude-dir=real --exclude-dir=.real . | xargs -n1 dirname | sort -u); do $(GO) test $$pkg -update || exit 1; done
 
 clean: ## remove what make builds (not .real and not runs)
 	rm -rf bin
