@@ -12,6 +12,7 @@ package schema
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -42,8 +43,8 @@ type Experiment struct {
 	Published   map[string]Published `json:"published,omitempty"`
 }
 
-// Variant is one resolved server configuration. Of its fields only Name, Base,
-// Host and Port take no part in its identity.
+// Variant is one resolved server configuration. What of it takes part in its
+// identity is said in package plan.
 type Variant struct {
 	Name   string `json:"name"`
 	Base   string `json:"base,omitempty"` // the declared variant that a matrix cell comes from
@@ -167,6 +168,15 @@ type Exclude struct {
 	Concurrency *Range   `json:"concurrency,omitempty"`
 }
 
+// Matches tells whether the point is dropped. Variant may name the declared
+// variant that a matrix cell comes from.
+func (e Exclude) Matches(v Variant, context, concurrency int) bool {
+	if len(e.Variant) > 0 && !slices.Contains(e.Variant, v.Name) && (v.Base == "" || !slices.Contains(e.Variant, v.Base)) {
+		return false
+	}
+	return (e.Context == nil || e.Context.Contains(context)) && (e.Concurrency == nil || e.Concurrency.Contains(concurrency))
+}
+
 // Range is a set of integers: Values, or everything from Min to Max (each end
 // optional, inclusive).
 type Range struct {
@@ -178,15 +188,15 @@ type Range struct {
 // Contains tells whether n is in the set.
 func (r Range) Contains(n int) bool {
 	if len(r.Values) > 0 {
-		for _, v := range r.Values {
-			if v == n {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(r.Values, n)
 	}
 	return (r.Min == nil || n >= *r.Min) && (r.Max == nil || n <= *r.Max)
 }
+
+// NonceTokens is the length of the nonce, the fresh tokens at the start of a
+// prompt. They stand first because prefix caches match from position 0: at the
+// end they would prevent nothing.
+const NonceTokens = 8
 
 // Prompt says what the requests contain.
 type Prompt struct {

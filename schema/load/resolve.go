@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"twopoint/schema"
 	"twopoint/schema/diag"
 )
-
-// nonceTokens are the fresh tokens at the start of a prompt.
-const nonceTokens = 8
 
 const (
 	defaultReadyTimeout = "10m"
@@ -378,8 +376,8 @@ func (r *resolver) sweep(n *node, names map[string]bool) *node {
 				}
 			}
 			first[e.text] = e
-			if axis == "context" && nonce.is(boolean) && nonce.text == "true" && e.int() <= nonceTokens {
-				r.errorf(e, index(path, i), "must be above %d: the nonce alone takes that many tokens", nonceTokens).Value = e.shown()
+			if axis == "context" && nonce.is(boolean) && nonce.text == "true" && e.int() <= schema.NonceTokens {
+				r.errorf(e, index(path, i), "must be above %d: the nonce alone takes that many tokens", schema.NonceTokens).Value = e.shown()
 			}
 		}
 		out.set(axis, l)
@@ -715,31 +713,11 @@ func excluded(x *schema.Experiment, v schema.Variant, i, context int) bool {
 		if x.Sweep.Zip && i != j {
 			continue
 		}
-		hit := false
-		for _, e := range x.Sweep.Exclude {
-			if matches(e, v, context, c) {
-				hit = true
-				break
-			}
-		}
-		if !hit {
+		if !slices.ContainsFunc(x.Sweep.Exclude, func(e schema.Exclude) bool { return e.Matches(v, context, c) }) {
 			return false
 		}
 	}
 	return true
-}
-
-func matches(e schema.Exclude, v schema.Variant, context, concurrency int) bool {
-	if len(e.Variant) > 0 {
-		ok := false
-		for _, name := range e.Variant {
-			ok = ok || name == v.Name || v.Base != "" && name == v.Base
-		}
-		if !ok {
-			return false
-		}
-	}
-	return (e.Context == nil || e.Context.Contains(context)) && (e.Concurrency == nil || e.Concurrency.Contains(concurrency))
 }
 
 // withUser tells whether an address holds what a plan must not keep.

@@ -248,14 +248,11 @@ func expand(s schema.Sweep, variants int) (cells []cell, ds diag.List) {
 	return unique, ds
 }
 
-// excluded tells whether any exclude matches, and marks those that do. An
-// exclude may name a variant or the declared variant that matrix cells come from.
+// excluded tells whether any exclude matches, and marks those that do.
 func excluded(excludes []schema.Exclude, used []bool, v Variant, c cell) bool {
 	hit := false
 	for i, e := range excludes {
-		if (len(e.Variant) == 0 || slices.Contains(e.Variant, v.Name) || v.Base != "" && slices.Contains(e.Variant, v.Base)) &&
-			(e.Context == nil || e.Context.Contains(c.context)) &&
-			(e.Concurrency == nil || e.Concurrency.Contains(c.concurrency)) {
+		if e.Matches(v.Variant, c.context, c.concurrency) {
 			used[i], hit = true, true
 		}
 	}

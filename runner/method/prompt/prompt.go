@@ -19,10 +19,6 @@ import (
 	"twopoint/schema"
 )
 
-// NonceTokens is the length of the nonce. It stands first, because prefix
-// caches match from position 0: at the end it would prevent nothing.
-const NonceTokens = 8
-
 // opticks is the text of Isaac Newton's Opticks, fourth edition of 1730, in the
 // public domain; a line is a paragraph.
 //
@@ -105,24 +101,24 @@ func (b *Builder) IsText() bool { return b.words != nil }
 // the spec's seed, length and slot alone. A length that cannot hold the nonce
 // is an error.
 func (b *Builder) Build(length, slot int) (Prompt, error) {
-	if length < 1 || b.spec.Nonce && length <= NonceTokens {
-		return Prompt{}, fmt.Errorf("a prompt of %d tokens has no room for a nonce of %d and a body", length, NonceTokens)
+	if length < 1 || b.spec.Nonce && length <= schema.NonceTokens {
+		return Prompt{}, fmt.Errorf("a prompt of %d tokens has no room for a nonce of %d and a body", length, schema.NonceTokens)
 	}
 	rng := b.rng(length, slot)
 	if b.words != nil {
 		n := max(int((float64(length)-b.baseTokens)*b.perToken+0.5), 1)
 		text := ""
 		if b.spec.Nonce {
-			for range NonceTokens {
+			for range schema.NonceTokens {
 				text += b.words[fresh(len(b.words))] + " "
 			}
-			n = max(n-NonceTokens, 1)
+			n = max(n-schema.NonceTokens, 1)
 		}
 		return Prompt{Text: text + b.text(rng.IntN(len(b.words)), n)}, nil
 	}
 	ids := make([]int32, 0, length)
 	if b.spec.Nonce {
-		for range NonceTokens {
+		for range schema.NonceTokens {
 			ids = append(ids, b.safe[fresh(len(b.safe))])
 		}
 	}

@@ -49,16 +49,16 @@ func build(t *testing.T, b *Builder, length, slot int) []int32 {
 func TestExactLengthAndFreshNonce(t *testing.T) {
 	for _, source := range []string{"text", "random"} {
 		b := builder(t, schema.Prompt{Source: source, Nonce: true}, 4096)
-		for _, n := range []int{NonceTokens + 1, 24, 1000, 4096, 200_000} { // the last wraps around the corpus
+		for _, n := range []int{schema.NonceTokens + 1, 24, 1000, 4096, 200_000} { // the last wraps around the corpus
 			x, y := build(t, b, n, 0), build(t, b, n, 0)
-			if slices.Equal(x[:NonceTokens], y[:NonceTokens]) {
+			if slices.Equal(x[:schema.NonceTokens], y[:schema.NonceTokens]) {
 				t.Errorf("%s, %d tokens: two prompts begin alike", source, n)
 			}
-			if !slices.Equal(x[NonceTokens:], y[NonceTokens:]) {
+			if !slices.Equal(x[schema.NonceTokens:], y[schema.NonceTokens:]) {
 				t.Errorf("%s, %d tokens: two bodies of one length and slot differ", source, n)
 			}
 		}
-		if x, y := build(t, b, 500, 0), build(t, b, 500, 1); slices.Equal(x[NonceTokens:], y[NonceTokens:]) {
+		if x, y := build(t, b, 500, 0), build(t, b, 500, 1); slices.Equal(x[schema.NonceTokens:], y[schema.NonceTokens:]) {
 			t.Errorf("%s: two slots share a body", source)
 		}
 	}
@@ -78,7 +78,7 @@ func TestBodyDependsOnSeedAlone(t *testing.T) {
 
 func TestNoRoomForANonce(t *testing.T) {
 	b := builder(t, schema.Prompt{Source: "text", Nonce: true}, 100)
-	if _, err := b.Build(NonceTokens, 0); err == nil {
+	if _, err := b.Build(schema.NonceTokens, 0); err == nil {
 		t.Error("a prompt that is all nonce was built")
 	}
 	if _, err := builder(t, schema.Prompt{Source: "text"}, 100).Build(0, 0); err == nil {
