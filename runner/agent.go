@@ -319,7 +319,7 @@ func (a *Agent) visit(ctx context.Context, l *life, p *history.Point, fresh bool
 	}
 	if p.Sized == nil {
 		if tp.B == 0 {
-			for range pilots {
+			for range plan.PilotPairs {
 				if ok, err := a.pair(ctx, l, p, event.RolePilot, pa, pb); !ok {
 					return err
 				}

@@ -6,9 +6,6 @@ import (
 	"twopoint/results/stat"
 )
 
-// pilots is the number of pilot pairs before b is fixed (design.md 6, "b").
-const pilots = 2
-
 // request is what the token budgets of a point depend on.
 func (a *Agent) request(l *life, p *history.Point) stat.SizeRequest {
 	tp := a.Order.Plan.Method.TwoPoint

@@ -52,10 +52,6 @@ type Pair struct {
 	RequireFlush bool // a refused flush ends the pair instead of being judged later
 }
 
-// settleTokens is the prompt length of a settle request: long enough for a
-// nonce, short enough to cost nothing.
-const settleTokens = 24
-
 // TwoPoint measures one pair: for each leg it waits until the server is idle,
 // flushes, settles, and sends the timed request. Each leg is recorded as it
 // comes, the pair's end with the last one. When a request fails the pair ends
@@ -117,12 +113,12 @@ func (p Pair) leg(ctx context.Context, s Server, leg string, second bool) (sampl
 		}
 	case "request":
 		// Lets the server do what a flush leaves to the next request; that cost would be booked on prefill.
-		body, err := s.Prompt(settleTokens, 0)
+		body, err := s.Prompt(plan.SettleTokens, 0)
 		if err != nil {
 			return nil, err
 		}
 		settle := s.Generate(ctx, Request{Prompt: body, MaxTokens: 1})
-		if err := keep(settle, event.RoleSettle, settleTokens); err != nil || settle.Error != "" {
+		if err := keep(settle, event.RoleSettle, plan.SettleTokens); err != nil || settle.Error != "" {
 			return samples, err
 		}
 	}

@@ -41,9 +41,10 @@ type Cost struct {
 
 // What the method asks of a server beside the measured legs (design.md 6).
 const (
+	PilotPairs   = 2  // where b is auto
+	SettleTokens = 24 // prompt of a settle request: long enough for a nonce, short enough to cost nothing
+
 	probeRequests = 3  // cold, again, and again after a flush
-	pilotPairs    = 2  // where b is auto
-	settleTokens  = 24 // prompt of a settle request
 	floorTokens   = 32 // least b − a where b is auto, and the pilots'; 96 under speculation
 	specTokens    = 96
 	specA         = 33 // a by the tool under speculation, otherwise 1
@@ -86,7 +87,7 @@ func (p Plan) Cost() Cost {
 				settle = 1
 			}
 			requests := 2 * int64(pt.Concurrency+settle)
-			tokens := 2 * (int64(pt.Concurrency)*int64(pt.Context) + int64(settle*settleTokens))
+			tokens := 2 * (int64(pt.Concurrency)*int64(pt.Context) + int64(settle*SettleTokens))
 			for _, b := range []struct {
 				sum *Bounds
 				one int64
@@ -108,7 +109,7 @@ func (p Plan) Cost() Cost {
 				extra += int64(lives)
 			}
 			if tp.B == 0 {
-				extra += pilotPairs
+				extra += PilotPairs
 			}
 			pilotMin, pilotMax, legMin, legMax := decodeTokens(tp.A, tp.B, pt.Context)
 			add(pt, Bounds{extra, extra}, pilotMin, pilotMax)
