@@ -128,7 +128,7 @@ type Sample struct {
 	Role         string `json:"role"`
 	Repeat       int    `json:"repeat"`        // 1, 2, …; 0 where the role has none
 	Attempt      int    `json:"attempt"`       // 1, or more after a torn or resumed repeat
-	Leg          string `json:"leg,omitempty"` // a | b
+	Leg          string `json:"leg,omitempty"` // a | b; cold | again | flushed in the cache probe
 	Slot         int    `json:"slot"`          // 0 … concurrency−1
 	Second       bool   `json:"second"`        // this leg ran second in its pair
 
@@ -208,7 +208,7 @@ type Point struct {
 	Capped  string   `json:"capped,omitempty"`   // what kept b below what the target asks for
 
 	// done
-	Stop string `json:"stop,omitempty"` // target | max | budget | failed
+	Stop string `json:"stop,omitempty"` // target | max | invalid | budget
 }
 
 // Skip records a planned point that will not be measured, and why.

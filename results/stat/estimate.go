@@ -366,7 +366,7 @@ func trend(pairs []*Pair) (perRepeat float64, found bool) {
 type Facts struct {
 	Failure string // failure_kind of a failure that ended the point; a request's own failure is a pair's reason
 	Skip    string // why the point was not tried
-	Done    bool   // nothing more is to be measured: target, max or budget reached
+	Done    bool   // nothing more is to be measured: target, max or budget reached, or too many pairs invalid
 }
 
 // Status is the final state of a planned point with its reason: a failure or a
