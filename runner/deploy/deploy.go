@@ -119,9 +119,8 @@ func (e *StartError) Unwrap() []error { return []error{e.Kind, e.Err} }
 // Deployment is a launched server. Its methods may be called from any goroutine.
 type Deployment struct {
 	command Command
-	marker  string
+	marker  string // of the marker variable: the command's ID, a dot and a random suffix
 	server  Process
-	started time.Time
 	log     logFile
 
 	supervisor *exec.Cmd
@@ -172,7 +171,6 @@ func Launch(ctx context.Context, c Command) (*Deployment, error) {
 	d := &Deployment{
 		command: c,
 		marker:  c.ID + "." + randomHex(),
-		started: time.Now(),
 		log:     logFile{path: c.LogPath, start: size, redact: c.Redact},
 		done:    make(chan struct{}),
 	}
@@ -327,18 +325,8 @@ func (d *Deployment) left() error {
 	return nil
 }
 
-// Process identifies the server's main process.
-func (d *Deployment) Process() Process { return d.server }
-
 // PID is the server's main process, also its process group and session.
 func (d *Deployment) PID() int { return d.server.PID }
-
-// Marker is the value of the marker variable in the tree's environment: the
-// command's ID, a dot and a random suffix.
-func (d *Deployment) Marker() string { return d.marker }
-
-// Started is when the launch began; it has a monotonic reading.
-func (d *Deployment) Started() time.Time { return d.started }
 
 // resolve finds the program as execve and a shell would, with the command's own
 // PATH and directory, so that the reason of a failure is known before the fork.

@@ -231,8 +231,8 @@ func TestStopEndsTheTree(t *testing.T) {
 	pids := filepath.Join(dir, "pids")
 	d := launch(t, t.Context(), serverCommand(dir, "tree", pids))
 	ps := noted(t, pids, treeSize)
-	if !slices.ContainsFunc(ps, func(p Process) bool { return p.PID == d.PID() && p.Start == d.Process().Start }) {
-		t.Errorf("server %v is not among %v", d.Process(), ps)
+	if !slices.ContainsFunc(ps, func(p Process) bool { return p.PID == d.PID() && p.Start == d.server.Start }) {
+		t.Errorf("server %v is not among %v", d.server, ps)
 	}
 	var left []Process
 	// All but the one that dropped its environment, once the go-betweens have ended.
@@ -241,11 +241,11 @@ func TestStopEndsTheTree(t *testing.T) {
 		return len(left) == treeSize-1
 	})
 	for _, p := range left {
-		if !p.Supervised || p.Deployment != d.Marker() {
+		if !p.Supervised || p.Deployment != d.marker {
 			t.Errorf("%+v is not seen as supervised", p)
 		}
 	}
-	if err := EndLeftovers(t.Context(), d.Marker(), 0); err != nil {
+	if err := EndLeftovers(t.Context(), d.marker, 0); err != nil {
 		t.Error(err)
 	}
 	for _, p := range ps {
@@ -270,7 +270,7 @@ func TestStopEndsTheTree(t *testing.T) {
 	if err := d.Stop(t.Context()); err != nil {
 		t.Errorf("Stop after the end: %v", err)
 	}
-	if left := Leftovers(d.Marker()); len(left) != 0 {
+	if left := Leftovers(d.marker); len(left) != 0 {
 		t.Errorf("left over: %v", left)
 	}
 }
@@ -377,7 +377,7 @@ func TestSupervisorKilled(t *testing.T) {
 	pids := filepath.Join(dir, "pids")
 	d := launch(t, t.Context(), serverCommand(dir, "tree", pids))
 	ps := noted(t, pids, treeSize)
-	sup := supervisors(d.Marker())
+	sup := supervisors(d.marker)
 	if len(sup) != 1 {
 		t.Fatalf("supervisors = %v", sup)
 	}
@@ -430,7 +430,7 @@ func TestExits(t *testing.T) {
 			if got != tc.want {
 				t.Errorf("Exit = %+v, want %+v", got, tc.want)
 			}
-			if left := Leftovers(d.Marker()); len(left) != 0 {
+			if left := Leftovers(d.marker); len(left) != 0 {
 				t.Errorf("left over: %v", left)
 			}
 		})
@@ -483,7 +483,7 @@ func TestEnvironment(t *testing.T) {
 	finish(t, d)
 	got := d.LogTail(20)
 	slices.Sort(got)
-	want := []string{"A=1", "PATH=/usr/bin:/bin", "SPT_NOENV=1", Marker + "=" + d.Marker()}
+	want := []string{"A=1", "PATH=/usr/bin:/bin", "SPT_NOENV=1", Marker + "=" + d.marker}
 	if !slices.Equal(got, want) {
 		t.Errorf("environment = %q, want %q", got, want)
 	}

@@ -115,10 +115,6 @@ func NewClient(base, key string, limits Limits) (*Client, error) {
 // Base is the address in use, after 0.0.0.0 has become loopback.
 func (c *Client) Base() string { return c.base.String() }
 
-// Limits are the limits in force. FirstToken is 0 where it is derived for each
-// request.
-func (c *Client) Limits() Limits { return c.limits }
-
 // Refuse remembers that the server takes no such field or route, so that it is
 // not offered again. It tells whether that is news.
 func (c *Client) Refuse(what string) bool {

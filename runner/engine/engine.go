@@ -24,8 +24,8 @@ type Engine interface {
 	// own, false where there is no negative form, missing fields. It is pure.
 	Vet(v schema.Variant) []Problem
 
-	// Args is the command line that starts the variant listening on addr
-	// (host:port), and the environment variables that the adapter itself needs,
+	// Args is the command line that starts the variant listening on host and
+	// port, and the environment variables that the adapter itself needs,
 	// as KEY=VALUE. It is pure: equal input, equal output. Placeholders {files},
 	// {port} and {workdir} are left for the caller.
 	Args(v schema.Variant, host string, port int) (argv, env []string, err error)

@@ -22,13 +22,3 @@ func Lookup(name string) (engine.Engine, bool) {
 	}
 	return all[i], true
 }
-
-// Names lists the engines, sorted.
-func Names() []string {
-	var names []string
-	for _, e := range all {
-		names = append(names, e.Name())
-	}
-	slices.Sort(names)
-	return names
-}

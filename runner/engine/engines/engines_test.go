@@ -52,9 +52,9 @@ var cases = []struct {
 // TestCommandLines holds every engine's command lines and refusals against
 // golden files.
 func TestCommandLines(t *testing.T) {
-	for _, name := range Names() {
-		e, ok := Lookup(name)
-		if !ok || e.Name() != name {
+	for _, e := range all {
+		name := e.Name()
+		if found, ok := Lookup(name); !ok || found.Name() != name {
 			t.Fatalf("engine %q", name)
 		}
 		var b bytes.Buffer
