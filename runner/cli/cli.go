@@ -31,6 +31,9 @@ const (
 // Version of the tool. The linker may set it (-X twopoint/runner/cli.Version=…).
 var Version = "0.1.0-dev"
 
+// defaultRoot is where runs are looked for unless --out says otherwise.
+const defaultRoot = "runs"
+
 const exitHelp = `
 Exit codes:
   0    done
@@ -65,6 +68,14 @@ func (e *exitError) Unwrap() error { return e.err }
 
 func exit(code int, format string, args ...any) error {
 	return &exitError{code, fmt.Errorf(format, args...)}
+}
+
+// trouble is an error of the machine's or our own; nil stays nil.
+func trouble(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{ExitTrouble, err}
 }
 
 // Main runs the program with arguments args (without its name) and returns the
@@ -125,7 +136,7 @@ keeps the result as Parquet tables.`,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.PersistentFlags().StringVar(&a.root, "out", "runs", "folder of runs")
+	cmd.PersistentFlags().StringVar(&a.root, "out", defaultRoot, "folder of runs")
 	cmd.AddCommand(a.initCommand(), a.vetCommand(), a.planCommand(), a.runCommand(), a.resumeCommand(), a.extendCommand(),
 		a.lsCommand(), a.showCommand(), a.tablesCommand(), a.serveCommand(), a.doctorCommand(), a.versionCommand())
 	cmd.InitDefaultCompletionCmd()

@@ -57,13 +57,13 @@ is, and the spec measures it as it stands; "twopoint run" works on it unedited.`
 			}
 			var b strings.Builder
 			if err := template.Must(template.New("spec").Parse(text)).Execute(&b, data); err != nil {
-				return &exitError{ExitTrouble, err}
+				return trouble(err)
 			}
 			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return &exitError{ExitTrouble, err}
+				return trouble(err)
 			}
 			if err := durable.WriteBytes(path, []byte(b.String())); err != nil {
-				return &exitError{ExitTrouble, err}
+				return trouble(err)
 			}
 			if data.Engine != "" {
 				fmt.Fprintf(a.stderr, "%s speaks %s, model %s, context limit %d\n", url, data.Engine, data.Model, data.Limit)

@@ -65,15 +65,16 @@ func restrict(p plan.Plan, chosen func(plan.Point) bool) plan.Plan {
 	return kept
 }
 
-// commandLine is a variant's server command with its port left open, and what
-// its address is.
+// commandLine is a variant's server command, the environment that its adapter
+// adds before it, with {port} for a port that is chosen at launch. It is nil
+// where there is nothing to start or no adapter.
 func commandLine(v plan.Variant) ([]string, error) {
 	eng, ok := engines.Lookup(v.Engine)
 	if !ok || v.URL != "" {
 		return nil, nil
 	}
-	// A port that no server can have stands for the one chosen at launch.
-	const open = 65535
+	// A number that is no port and no setting stands for the port chosen at launch.
+	const open = 1_886_351_988
 	port := v.Port
 	if port == 0 {
 		port = open
@@ -108,11 +109,11 @@ func (a *app) planJSON(p plan.Plan, chosen func(plan.Point) bool) error {
 	enc := json.NewEncoder(a.stdout)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", " ")
-	return enc.Encode(struct {
+	return trouble(enc.Encode(struct {
 		plan.Plan
 		Cost     plan.Cost           `json:"cost"`
 		Commands map[string][]string `json:"commands"`
-	}{kept, kept.Cost(), commands})
+	}{kept, kept.Cost(), commands}))
 }
 
 func (a *app) planText(p plan.Plan, chosen func(plan.Point) bool) error {

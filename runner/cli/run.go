@@ -74,15 +74,15 @@ and leaves a run that "twopoint resume" goes on with.`,
 			id := run.NewID(time.Now())
 			files, err := a.runFiles(cmd.Context(), loaded, p)
 			if err != nil {
-				return &exitError{ExitTrouble, err}
+				return trouble(err)
 			}
 			if s.dir, err = run.Create(a.root, p.Experiment, id, files); err != nil {
-				return &exitError{ExitTrouble, err}
+				return trouble(err)
 			}
 			for code, text := range map[string]string{run.NoteTag: tag, run.NoteText: note} {
 				if text != "" {
 					if err := s.dir.AddNote(code, text); err != nil {
-						return &exitError{ExitTrouble, err}
+						return trouble(err)
 					}
 				}
 			}
@@ -222,7 +222,7 @@ measured under must not change.`,
 			}
 			if from == "" {
 				if from, err = specOf(s.dir); err != nil {
-					return &exitError{ExitTrouble, err}
+					return trouble(err)
 				}
 			}
 			loaded, later, list := a.planned(from, spec)
@@ -245,7 +245,7 @@ measured under must not change.`,
 				err = durable.WriteBytes(s.dir.Path("plan.json"), text)
 			}
 			if err != nil {
-				return &exitError{ExitTrouble, err}
+				return trouble(err)
 			}
 			s.plan, s.state = merged, "extend"
 			return s.measure(cmd.Context())
@@ -280,13 +280,13 @@ func specOf(dir run.Dir) (string, error) {
 
 // open finds a run for another stretch of work.
 func (a *app) open(ref string, f stretchFlags) (session, error) {
-	dir, err := run.Find(a.root, ref)
+	dir, err := a.find(ref)
 	if err != nil {
-		return session{}, &exitError{ExitUsage, err}
+		return session{}, err
 	}
 	p, err := dir.Plan()
 	if err != nil {
-		return session{}, &exitError{ExitTrouble, err}
+		return session{}, trouble(err)
 	}
 	chosen, only, err := f.only.selection(p)
 	return session{app: a, dir: dir, plan: p, chosen: chosen, only: only, limit: f.limit}, err
@@ -319,7 +319,7 @@ const tablesEvery = 5 * time.Second
 func (s *session) lock() (err error) {
 	order := s.plan.Orders[0].ID
 	if s.journal, err = event.Open(s.dir.Journal(order), order); err != nil {
-		return &exitError{ExitTrouble, err}
+		return trouble(err)
 	}
 	return nil
 }
@@ -335,24 +335,24 @@ func (s *session) measure(ctx context.Context) (err error) {
 		defer s.journal.Close()
 	}
 	if err := durable.Sweep(string(s.dir)); err != nil { // what a killed stretch left
-		return &exitError{ExitTrouble, err}
+		return trouble(err)
 	}
 	events, err := s.dir.Events()
 	if err != nil {
-		return &exitError{ExitTrouble, err}
+		return trouble(err)
 	}
 	if s.env, err = s.dir.Environment(); err != nil {
-		return &exitError{ExitTrouble, err}
+		return trouble(err)
 	}
 	s.history = history.New(s.plan, events)
 	if s.retry {
 		if err := s.reopen(); err != nil {
-			return &exitError{ExitTrouble, err}
+			return trouble(err)
 		}
 	}
 	agent, err := s.agent()
 	if err != nil {
-		return &exitError{ExitTrouble, err}
+		return trouble(err)
 	}
 	s.view = s.newView(s.history, s.chosen)
 	reason, err := agent.Run(ctx, s.state)
@@ -360,7 +360,7 @@ func (s *session) measure(ctx context.Context) (err error) {
 	os.Remove(agent.WorkDir) // stays where servers or builds left something in it
 	tables, tablesErr := s.refresh()
 	if err = errors.Join(err, tablesErr); err != nil {
-		return exit(ExitTrouble, "%w\nthe run is in %s; \"twopoint resume %s\" goes on with it", err, s.dir, s.dir.ID())
+		return exit(ExitTrouble, "%w\nthe run is in %s; \"twopoint resume %s\" goes on with it", err, s.dir, s.ref(s.dir))
 	}
 	verdict := s.verdict(reason, tables)
 	if s.json {
@@ -449,7 +449,7 @@ func (s *session) refresh() (*table.Tables, error) {
 func (s *session) verdict(reason string, t *table.Tables) error {
 	if reason == runner.EndInterrupted {
 		if !s.json {
-			fmt.Fprintf(s.stderr, "twopoint: interrupted; \"twopoint resume %s\" goes on\n", s.dir.ID())
+			fmt.Fprintf(s.stderr, "twopoint: interrupted; \"twopoint resume %s\" goes on\n", s.ref(s.dir))
 		}
 		return &exitError{code: ExitInterrupted}
 	}

@@ -3,12 +3,15 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"twopoint/results/run"
 	"twopoint/results/table"
+	"twopoint/runner/deploy"
 )
 
 func (a *app) lsCommand() *cobra.Command {
@@ -22,22 +25,30 @@ func (a *app) lsCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dirs, err := run.List(a.root)
 			if err != nil {
-				return &exitError{ExitTrouble, err}
+				return trouble(err)
 			}
 			rows := [][]string{{"run", "experiment", "points", "ok", "state", "tags"}}
 			for _, dir := range dirs {
 				t, err := table.Load(dir)
+				if a.json {
+					row := map[string]any{"run_id": dir.ID(), "folder": string(dir)}
+					if t != nil {
+						r := t.Runs[0]
+						maps.Copy(row, map[string]any{"run_id": r.RunID, "experiment": r.Experiment, "state": r.State,
+							"points_planned": r.Planned, "points_ok": r.OK, "points_failed": r.Failed, "points_pending": r.Pending, "tags": dir.Tags()})
+					}
+					if err != nil { // unreadable, or damaged and read as far as that
+						row["error"] = err.Error()
+					}
+					b, _ := json.Marshal(row)
+					fmt.Fprintf(a.stdout, "%s\n", b)
+					continue
+				}
 				if t == nil { // an unreadable run is listed as what it is
 					rows = append(rows, []string{dir.ID(), "", "", "", "unreadable: " + err.Error(), ""})
 					continue
 				}
 				r := t.Runs[0]
-				if a.json {
-					b, _ := json.Marshal(map[string]any{"run_id": r.RunID, "experiment": r.Experiment, "folder": string(dir), "state": r.State,
-						"points_planned": r.Planned, "points_ok": r.OK, "points_failed": r.Failed, "points_pending": r.Pending, "tags": dir.Tags()})
-					fmt.Fprintf(a.stdout, "%s\n", b)
-					continue
-				}
 				state := r.State
 				switch {
 				case err != nil:
@@ -80,6 +91,15 @@ func (a *app) find(ref string) (run.Dir, error) {
 	return dir, nil
 }
 
+// ref names a run so that a command finds it as typed: by its id in the usual
+// folder of runs, by its path elsewhere.
+func (a *app) ref(dir run.Dir) string {
+	if rel, err := filepath.Rel(defaultRoot, string(dir)); err == nil && filepath.IsLocal(rel) {
+		return dir.ID()
+	}
+	return deploy.Quote([]string{string(dir)})
+}
+
 func (a *app) showCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show RUN",
@@ -96,13 +116,13 @@ func (a *app) showCommand() *cobra.Command {
 			}
 			t, err := table.Load(dir)
 			if t == nil {
-				return &exitError{ExitTrouble, err}
+				return trouble(err)
 			}
 			if err != nil { // damaged events: what precedes them is shown, and said to be that
 				fmt.Fprintf(a.stderr, "twopoint: %v; what follows was read before the damage\n", err)
 			}
 			if a.json {
-				return t.JSON(a.stdout)
+				return trouble(t.JSON(a.stdout))
 			}
 			a.summary(dir, t)
 			fmt.Fprintln(a.stdout, dir)
@@ -143,10 +163,10 @@ A run that is being measured keeps its tables fresh by itself.`,
 			}
 			t, loadErr := table.Load(dir)
 			if t == nil {
-				return &exitError{ExitTrouble, loadErr}
+				return trouble(loadErr)
 			}
 			if err := t.Write(dir); err != nil {
-				return &exitError{ExitTrouble, err}
+				return trouble(err)
 			}
 			for _, name := range table.Names {
 				fmt.Fprintln(a.stdout, dir.Table(name))

@@ -80,7 +80,7 @@ file, or - for standard input. Nothing is executed and no network is needed.`,
 			}
 			if resolved {
 				_, err := a.stdout.Write(spec.Resolved)
-				return err
+				return trouble(err)
 			}
 			return nil
 		},

@@ -26,7 +26,7 @@ func (a *app) summary(dir run.Dir, t *table.Tables) {
 		}
 	}
 	fmt.Fprintln(w)
-	for _, next := range nextCommands(dir, t) {
+	for _, next := range nextCommands(a.ref(dir), dir, t) {
 		fmt.Fprintln(w, "  "+next)
 	}
 }
@@ -207,14 +207,14 @@ func firstLine(s string) string {
 	return line
 }
 
-func nextCommands(dir run.Dir, t *table.Tables) []string {
+func nextCommands(ref string, dir run.Dir, t *table.Tables) []string {
 	r := t.Runs[0]
-	out := []string{"twopoint show " + dir.ID()}
+	out := []string{"twopoint show " + ref}
 	if r.Pending > 0 {
-		out = append(out, "twopoint resume "+dir.ID())
+		out = append(out, "twopoint resume "+ref)
 	}
 	if r.Failed > 0 {
-		out = append(out, "twopoint resume "+dir.ID()+" --retry failed")
+		out = append(out, "twopoint resume "+ref+" --retry failed")
 	}
 	return append(out, fmt.Sprintf("duckdb -c \"select point_key, status, decode_tok_s from '%s'\"", dir.Table("points")))
 }

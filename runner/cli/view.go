@@ -23,8 +23,6 @@ type view interface {
 	close()
 }
 
-func terminal(fd int) bool { return term.IsTerminal(fd) }
-
 // newView chooses: the event stream on stdout for --json, a live table where
 // stderr is a terminal, otherwise one plain line per finished pair.
 func (a *app) newView(h *history.History, selected func(plan.Point) bool) view {
@@ -32,7 +30,7 @@ func (a *app) newView(h *history.History, selected func(plan.Point) bool) view {
 		return jsonView{a.stdout}
 	}
 	p := &progress{w: a.stderr, h: h, selected: selected, began: time.Now(), cost: map[string]time.Duration{}}
-	if f, ok := a.stderr.(*os.File); ok && terminal(int(f.Fd())) {
+	if f, ok := a.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return &liveView{progress: p, file: f}
 	}
 	return plainView{p}
@@ -167,7 +165,7 @@ func (p *progress) eta() time.Duration {
 		pairs := max(rule.Min-len(pt.Pairs()), 1)
 		if !ok {
 			one = p.nearest(pt)
-			pairs += 3 // warm-up and pilots
+			pairs += 1 + plan.PilotPairs // a warm-up before them
 		}
 		left += time.Duration(pairs) * one
 	}
@@ -259,8 +257,8 @@ func clip(s string, width int) string {
 	return s
 }
 
-// curve is the live table: points that have a pair, newest curve first where
-// the screen is too small for all.
+// curve is the live table: points that have a pair or an outcome, the last of
+// them where the screen is too small for all.
 func curve(h *history.History, most int) string {
 	var rows [][]string
 	for _, pt := range h.Points() {
