@@ -208,9 +208,10 @@ func TestCommandLine(t *testing.T) {
 		"port in use":     {[]string{"--port", port}, 1, "address already in use"},
 		"unknown model":   {[]string{"--model-path", "gpt"}, 1, "model \"gpt\" not found; there are tiny-gqa, tiny-mla, small-gqa"},
 		"unknown kernel":  {[]string{"--kernel", "fast"}, 1, "argument --kernel: unknown kernel \"fast\""},
-		"no page":         {[]string{"--page-size", "0"}, 1, "argument --page-size: 0 is not in 1 to"},
+		"no page":         {[]string{"--page-size", "0"}, 1, "argument --page-size: invalid value 0: not in 1 to"},
 		"page over pool":  {[]string{"--page-size", "4096", "--max-total-tokens", "100"}, 1, "no room for a page"},
 		"negative splits": {[]string{"--splits", "-1"}, 1, "argument --splits"},
+		"too many splits": {[]string{"--splits", "5000"}, 1, "argument --splits: invalid value 5000"},
 		"help":            {[]string{"--help"}, 0, "--chunked-prefill-size"},
 	} {
 		t.Run(name, func(t *testing.T) {

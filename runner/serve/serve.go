@@ -93,10 +93,10 @@ func New(o Options, logs io.Writer) (*Server, error) {
 		{"context-length", o.ContextLength, 2, 1 << 22}, {"max-total-tokens", o.MaxTotalTokens, 2, 1 << 26},
 		{"page-size", o.PageSize, 1, 1 << 20}, {"max-running-requests", o.MaxRunning, 1, 1 << 12},
 		{"chunked-prefill-size", o.ChunkedPrefill, -1, 1 << 22}, {"stream-interval", o.StreamInterval, 1, math.MaxInt},
-		{"splits", o.Splits, 0, 1 << 16}, {"threads", o.Threads, 1, 1 << 10},
+		{"splits", o.Splits, 0, kernels.MaxSplits}, {"threads", o.Threads, 1, 1 << 10},
 	} {
 		if f.value < f.min || f.value > f.max {
-			return nil, fmt.Errorf("argument --%s: %d is not in %d to %d", f.name, f.value, f.min, f.max)
+			return nil, fmt.Errorf("argument --%s: invalid value %d: not in %d to %d", f.name, f.value, f.min, f.max)
 		}
 	}
 	geometry, err := model.Preset(o.ModelPath)
