@@ -21,30 +21,31 @@ import (
 	"time"
 
 	"twopoint/results/event"
+	"twopoint/runner/failure"
 )
 
 // Failure kinds that an exchange can tell by itself (design.md 7). What lies
 // behind an http-error is found by package failure.
 const (
-	kindUnreachable = "unreachable"
-	kindTimeout     = "timeout"
-	kindCancelled   = "cancelled"
-	kindHTTP        = "http-error"
-	kindCut         = "stream-cut"
-	kindBad         = "bad-response"
+	kindUnreachable = string(failure.Unreachable)
+	kindTimeout     = string(failure.Timeout)
+	kindCancelled   = string(failure.Cancelled)
+	kindHTTP        = string(failure.HTTPError)
+	kindCut         = string(failure.StreamCut)
+	kindBad         = string(failure.BadResponse)
 )
 
 // What was met on the wire, in Sample.Transport: the words of package failure.
 const (
-	wireRefused   = "refused"
-	wireNoRoute   = "no-route"
-	wireReset     = "reset"
-	wireEOF       = "eof" // closed in the middle of a message
-	wireCut       = "cut" // closed properly, but before the end
-	wireTimeout   = "timeout"
-	wireHTTP      = "http"
-	wireEvent     = "error-event"
-	wireMalformed = "malformed"
+	wireRefused   = string(failure.Refused)
+	wireNoRoute   = string(failure.NoRoute)
+	wireReset     = string(failure.Reset)
+	wireEOF       = string(failure.EOF) // closed in the middle of a message
+	wireCut       = string(failure.Cut) // closed properly, but before the end
+	wireTimeout   = string(failure.TimedOut)
+	wireHTTP      = string(failure.HTTP)
+	wireEvent     = string(failure.ErrorEvent)
+	wireMalformed = string(failure.Malformed)
 )
 
 // Names of limits, in Sample.Limit.
