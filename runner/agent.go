@@ -55,15 +55,6 @@ type Journal interface {
 	Append(...event.Event) ([]event.Event, error)
 }
 
-// Reasons of a stretch's end.
-const (
-	EndDone        = "done"
-	EndBudget      = "budget"
-	EndTimeLimit   = "time-limit"
-	EndInterrupted = "interrupted"
-	EndError       = "error"
-)
-
 var (
 	errTimeLimit = errors.New("time limit")
 	errBudget    = errors.New("budget")
@@ -89,28 +80,29 @@ func (a *Agent) Record(events ...event.Event) error {
 	return nil
 }
 
-// Run executes the order and returns why it ended. Failures of servers and
-// requests are events, not errors; an error is ours or the machine's (a full
-// disk, say). When ctx ends, everything that was started is ended first.
+// Run executes the order and returns why it ended, one of event.EndDone to
+// EndError. Failures of servers and requests are events, not errors; an error is
+// ours or the machine's (a full disk, say). When ctx ends, everything that was
+// started is ended first.
 func (a *Agent) Run(ctx context.Context, state string) (reason string, err error) {
 	a.began, a.spent, a.built = time.Now(), map[string]time.Duration{}, map[string]bool{}
 	start := event.Run{RunID: a.Order.RunID, State: state, Version: a.Version, Only: a.Only}
 	if err := a.Record(event.Event{Type: event.TypeRun, Run: &start}); err != nil {
-		return EndError, err
+		return event.EndError, err
 	}
-	reason = EndDone
+	reason = event.EndDone
 	for i, name := range a.Order.Order.Variants {
 		err = a.variant(ctx, name, len(a.Order.Order.Variants)-i)
 		switch {
 		case ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())):
-			reason, err = EndInterrupted, nil
+			reason, err = event.EndInterrupted, nil
 		case errors.Is(err, errTimeLimit):
-			reason, err = EndTimeLimit, nil
+			reason, err = event.EndTimeLimit, nil
 		case errors.Is(err, errBudget):
-			reason, err = EndBudget, nil
+			reason, err = event.EndBudget, nil
 			continue // the next variant has its own share
 		case err != nil:
-			reason = EndError
+			reason = event.EndError
 		default:
 			continue
 		}

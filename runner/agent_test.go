@@ -134,7 +134,7 @@ func TestOrderOfPairs(t *testing.T) {
 	}
 	a := agentFor(t, dir, fmt.Sprintf(instantSpec, "33"), instant{perToken: noisy, requests: &requests})
 	reason, err := a.Run(t.Context(), "start")
-	if err != nil || reason != EndDone {
+	if err != nil || reason != event.EndDone {
 		t.Fatal(reason, err)
 	}
 	want := []string{
@@ -243,7 +243,7 @@ func BenchmarkRunnerOverhead(b *testing.B) {
 				a := agentFor(b, b.TempDir(), spec, instant{requests: &requests})
 				syncing = 0
 				began := time.Now()
-				if reason, err := a.Run(b.Context(), "start"); err != nil || reason != EndDone {
+				if reason, err := a.Run(b.Context(), "start"); err != nil || reason != event.EndDone {
 					b.Fatal(reason, err)
 				}
 				spent += time.Since(began)

@@ -60,13 +60,22 @@ type Event struct {
 	Telemetry json.RawMessage `json:"telemetry,omitempty"`
 }
 
+// Reasons of an end of work, the better one first.
+const (
+	EndDone        = "done"
+	EndBudget      = "budget"
+	EndTimeLimit   = "time-limit"
+	EndInterrupted = "interrupted"
+	EndError       = "error"
+)
+
 // Run is a beginning or an end of work on an order.
 type Run struct {
 	RunID   string `json:"run_id"`
 	State   string `json:"state"` // start | resume | extend | end
 	Version string `json:"version,omitempty"`
 	Only    string `json:"only,omitempty"`   // the --only filters of this stretch
-	Reason  string `json:"reason,omitempty"` // of an end: done | budget | time-limit | interrupted | error
+	Reason  string `json:"reason,omitempty"` // of an end: EndDone to EndError
 	Detail  string `json:"detail,omitempty"`
 }
 

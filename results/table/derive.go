@@ -108,7 +108,7 @@ func (d *deriver) run(env *run.Environment, points []PointRow) RunRow {
 }
 
 // endings are the ways in which a stretch ends, the better one first.
-var endings = []string{"done", "budget", "time-limit", "interrupted", "error"}
+var endings = []string{event.EndDone, event.EndBudget, event.EndTimeLimit, event.EndInterrupted, event.EndError}
 
 // stretches fills what the beginnings and ends of work say. Several orders are
 // several stretches at a time: their number is that of the order begun most
@@ -318,9 +318,7 @@ func (d *deriver) fits() []FitRow {
 	}
 	var order []group
 	points := map[group][]*history.Point{}
-	estimates := map[*history.Point]stat.Point{}
 	for _, p := range d.h.Points() {
-		e := p.Estimate()
 		if status, _, _ := p.Outcome(); status != stat.OK {
 			continue
 		}
@@ -328,7 +326,7 @@ func (d *deriver) fits() []FitRow {
 		if points[g] == nil {
 			order = append(order, g)
 		}
-		points[g], estimates[p] = append(points[g], p), e
+		points[g] = append(points[g], p)
 	}
 	fitted := map[group]map[string]stat.Fit{}
 	quantities := []struct {
@@ -343,7 +341,7 @@ func (d *deriver) fits() []FitRow {
 		for _, q := range quantities {
 			var fps []stat.FitPoint
 			for _, p := range points[g] {
-				v := estimates[p].Values
+				v := p.Estimate().Values
 				if v.PromptTokens == nil || v.TokensA == nil || v.TokensB == nil {
 					continue
 				}

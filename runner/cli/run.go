@@ -447,7 +447,7 @@ func (s *session) refresh() (*table.Tables, error) {
 
 // verdict is the exit code of a stretch.
 func (s *session) verdict(reason string, t *table.Tables) error {
-	if reason == runner.EndInterrupted {
+	if reason == event.EndInterrupted {
 		if !s.json {
 			fmt.Fprintf(s.stderr, "twopoint: interrupted; \"twopoint resume %s\" goes on\n", s.ref(s.dir))
 		}
