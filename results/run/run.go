@@ -34,10 +34,17 @@ func NewID(now time.Time) string {
 
 var idPattern = regexp.MustCompile(`^\d{8}T\d{6}Z-[0-9a-f]{6}$`)
 
+// File is a file to be kept with a run: content, or the text of a symbolic link.
+type File struct {
+	Content    []byte
+	Executable bool
+	Link       string // empty: no link
+}
+
 // Create makes the folder of a run with its first files (names relative to the
 // folder, such as spec/spec.cue) and its events and logs folders. The folder
 // appears whole or not at all; one that is there already is an error.
-func Create(root, experiment, id string, files map[string][]byte) (Dir, error) {
+func Create(root, experiment, id string, files map[string]File) (Dir, error) {
 	dir, err := create(root, experiment, id, files)
 	if err != nil {
 		return "", fmt.Errorf("create run: %w", err)
@@ -45,7 +52,7 @@ func Create(root, experiment, id string, files map[string][]byte) (Dir, error) {
 	return dir, nil
 }
 
-func create(root, experiment, id string, files map[string][]byte) (Dir, error) {
+func create(root, experiment, id string, files map[string]File) (Dir, error) {
 	for _, name := range []string{experiment, id} {
 		if name == "." || !filepath.IsLocal(name) || filepath.Base(name) != name {
 			return "", fmt.Errorf("%q cannot be the name of a folder", name)
@@ -79,8 +86,8 @@ func create(root, experiment, id string, files map[string][]byte) (Dir, error) {
 			return "", err
 		}
 	}
-	for name, content := range files {
-		if err := durable.WriteBytes(filepath.Join(tmp, name), content); err != nil {
+	for name, f := range files {
+		if err := f.write(filepath.Join(tmp, name)); err != nil {
 			return "", err
 		}
 	}
@@ -94,6 +101,24 @@ func create(root, experiment, id string, files map[string][]byte) (Dir, error) {
 		return "", err
 	}
 	return Dir(dir), durable.SyncDir(root) // the experiment's folder may be new
+}
+
+func (f File) write(path string) error {
+	if f.Link != "" {
+		return os.Symlink(f.Link, path)
+	}
+	if err := durable.WriteBytes(path, f.Content); err != nil || !f.Executable {
+		return err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := file.Chmod(0o755); err != nil {
+		return err
+	}
+	return durable.Sync(file)
 }
 
 // Path is a name inside the folder.

@@ -22,7 +22,8 @@ const (
 
 func makeRun(t *testing.T, root, experiment, id string) Dir {
 	t.Helper()
-	d, err := Create(root, experiment, id, map[string][]byte{"plan.json": []byte(content), "spec/kernel/a.cu": []byte("x"), "spec/spec.cue": []byte("y")})
+	d, err := Create(root, experiment, id, map[string]File{"plan.json": {Content: []byte(content)}, "spec/kernel/a.cu": {Content: []byte("x")}, "spec/spec.cue": {Content: []byte("y")},
+		"spec/kernel/build": {Content: []byte("z"), Executable: true}, "spec/kernel/link": {Link: "build"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +53,9 @@ func TestCreate(t *testing.T) {
 	for name, want := range map[string]fs.FileMode{
 		".": fs.ModeDir | 0o755, "events": fs.ModeDir | 0o755, "logs": fs.ModeDir | 0o755, "spec": fs.ModeDir | 0o755,
 		"spec/kernel": fs.ModeDir | 0o755, "spec/kernel/a.cu": 0o644, "plan.json": 0o644,
+		"spec/kernel/build": 0o755, "spec/kernel/link": fs.ModeSymlink | 0o777,
 	} {
-		info, err := os.Stat(d.Path(name))
+		info, err := os.Lstat(d.Path(name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +63,7 @@ func TestCreate(t *testing.T) {
 			t.Errorf("%s has mode %v, want %v", name, info.Mode(), want)
 		}
 	}
-	if _, err := Create(root, "exp", oldID, map[string][]byte{"plan.json": []byte("other")}); err == nil {
+	if _, err := Create(root, "exp", oldID, map[string]File{"plan.json": {Content: []byte("other")}}); err == nil {
 		t.Error("a run was created over another")
 	}
 	if b, _ := os.ReadFile(d.Path("plan.json")); string(b) != content {
@@ -103,7 +105,7 @@ func TestCreateRefuses(t *testing.T) {
 		{"exp", "../x", "plan.json"},
 		{"exp", "", "plan.json"},
 	} {
-		if d, err := Create(root, c.experiment, c.id, map[string][]byte{c.file: nil}); err == nil {
+		if d, err := Create(root, c.experiment, c.id, map[string]File{c.file: {}}); err == nil {
 			t.Errorf("Create(%q, %q, %q) made %s", c.experiment, c.id, c.file, d)
 		}
 		if names := entries(t, root); len(names) != 0 {

@@ -450,7 +450,7 @@ func newRun(t *testing.T, r *historytest.Run) run.Dir {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := run.Create(t.TempDir(), r.Plan.Experiment, r.ID, map[string][]byte{"plan.json": text, "environment.json": []byte(`{"hostname":"box","cpu_cores":2}`)})
+	dir, err := run.Create(t.TempDir(), r.Plan.Experiment, r.ID, map[string]run.File{"plan.json": {Content: text}, "environment.json": {Content: []byte(`{"hostname":"box","cpu_cores":2}`)}})
 	if err != nil {
 		t.Fatal(err)
 	}

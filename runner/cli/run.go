@@ -116,10 +116,10 @@ func refuse(spec *load.Loaded, list diag.List) diag.List {
 
 // runFiles are the first files of a run: the spec as read with its state in
 // git, the files that variants need, the plan and the machine's facts.
-func (a *app) runFiles(ctx context.Context, spec *load.Loaded, p plan.Plan) (map[string][]byte, error) {
-	files := map[string][]byte{}
+func (a *app) runFiles(ctx context.Context, spec *load.Loaded, p plan.Plan) (map[string]run.File, error) {
+	files := map[string]run.File{}
 	for name, content := range spec.SourceFiles {
-		files[filepath.Join("spec", filepath.FromSlash(strings.TrimPrefix(name, "/")))] = content
+		files[filepath.Join("spec", filepath.FromSlash(strings.TrimPrefix(name, "/")))] = run.File{Content: content}
 	}
 	for _, v := range p.Variants {
 		for _, name := range v.Files {
@@ -138,25 +138,38 @@ func (a *app) runFiles(ctx context.Context, spec *load.Loaded, p plan.Plan) (map
 	} {
 		cmd := exec.CommandContext(ctx, "git", append([]string{"-C", spec.Dir}, args...)...)
 		if out, err := cmd.Output(); err == nil && len(out) > 0 { // a spec outside git has none
-			files[filepath.Join("spec", name)] = out[:min(len(out), 4<<20)]
+			files[filepath.Join("spec", name)] = run.File{Content: out[:min(len(out), 4<<20)]}
 		}
 	}
-	var err error
-	if files["plan.json"], err = p.Encode(); err != nil {
+	text, err := p.Encode()
+	if err != nil {
 		return nil, err
 	}
 	env, err := json.MarshalIndent(telemetry.Observe(ctx, Version), "", " ")
-	files["environment.json"] = append(env, '\n')
+	files["plan.json"], files["environment.json"] = run.File{Content: text}, run.File{Content: append(env, '\n')}
 	return files, err
 }
 
-// addTree copies a file or a folder of the spec's into the run's.
-func addTree(files map[string][]byte, dir, name string) error {
+// addTree copies a file or a folder of the spec's into the run's: content,
+// whether it can be executed, and symbolic links as they are, which is what the
+// identity of a variant is made of.
+func addTree(files map[string]run.File, dir, name string) error {
 	return filepath.WalkDir(filepath.Join(dir, name), func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
+		if err != nil {
 			return err
 		}
-		content, err := os.ReadFile(path)
+		var f run.File
+		switch {
+		case e.Type().IsRegular():
+			f.Content, err = os.ReadFile(path)
+			if info, infoErr := e.Info(); infoErr == nil {
+				f.Executable = info.Mode()&0o111 != 0
+			}
+		case e.Type()&fs.ModeSymlink != 0:
+			f.Link, err = os.Readlink(path)
+		default:
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -164,7 +177,7 @@ func addTree(files map[string][]byte, dir, name string) error {
 		if err != nil || !filepath.IsLocal(rel) {
 			return fmt.Errorf("%s lies outside the spec's folder %s and cannot be kept with the run", path, dir)
 		}
-		files[filepath.Join("spec", rel)] = content
+		files[filepath.Join("spec", rel)] = f
 		return nil
 	})
 }
