@@ -4,6 +4,7 @@
 package run
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -101,6 +102,55 @@ func create(root, experiment, id string, files map[string]File) (Dir, error) {
 		return "", err
 	}
 	return Dir(dir), durable.SyncDir(root) // the experiment's folder may be new
+}
+
+// Add puts more files beside those of Create. A file that the run has already is
+// left alone if it is the same; if it is not, nothing is added and the error
+// wraps fs.ErrExist: what was measured with it must stay.
+func (d Dir) Add(files map[string]File) error {
+	missing := map[string]bool{}
+	for name, f := range files {
+		switch same, err := f.is(d.Path(name)); {
+		case errors.Is(err, fs.ErrNotExist):
+			missing[name] = true
+		case err != nil:
+			return err
+		case !same:
+			return fmt.Errorf("%s: %w in the run, with other content", name, fs.ErrExist)
+		}
+	}
+	for name := range missing {
+		path := d.Path(name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := files[name].write(path); err != nil {
+			return err
+		}
+		for folder := filepath.Dir(path); ; folder = filepath.Dir(folder) {
+			if err := durable.SyncDir(folder); err != nil {
+				return err
+			}
+			if folder == filepath.Clean(string(d)) {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// is tells whether the file at path is f.
+func (f File) is(path string) (bool, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return false, err
+	}
+	if f.Link != "" || info.Mode()&fs.ModeSymlink != 0 {
+		link, err := os.Readlink(path)
+		return err == nil && link == f.Link, nil
+	}
+	content, err := os.ReadFile(path)
+	return bytes.Equal(content, f.Content) && (info.Mode()&0o111 != 0) == f.Executable, err
 }
 
 func (f File) write(path string) error {

@@ -272,3 +272,25 @@ func TestPaths(t *testing.T) {
 		}
 	}
 }
+
+// Files that come later stand beside those of the beginning and replace none.
+func TestAdd(t *testing.T) {
+	d := makeRun(t, t.TempDir(), "exp", oldID)
+	same := File{Content: []byte("x")}
+	if err := d.Add(map[string]File{"spec/kernel/a.cu": same, "spec/new/b.cu": {Content: []byte("b"), Executable: true}, "spec/kernel/link": {Link: "build"}}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(d.Path("spec/new/b.cu")); err != nil || info.Mode() != 0o755 {
+		t.Errorf("%v, %v", info, err)
+	}
+	for name, f := range map[string]File{
+		"spec/spec.cue": {Content: []byte("other")}, "spec/kernel/a.cu": {Content: same.Content, Executable: true}, "spec/kernel/link": {Link: "elsewhere"}, "spec/kernel/build": {Link: "a.cu"},
+	} {
+		if err := d.Add(map[string]File{name: f, "spec/never": same}); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Stat(d.Path("spec/never")); err == nil {
+		t.Error("a refused addition left a file")
+	}
+}

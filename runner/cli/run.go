@@ -121,17 +121,8 @@ func (a *app) runFiles(ctx context.Context, spec *load.Loaded, p plan.Plan) (map
 	for name, content := range spec.SourceFiles {
 		files[filepath.Join("spec", filepath.FromSlash(strings.TrimPrefix(name, "/")))] = run.File{Content: content}
 	}
-	for _, v := range p.Variants {
-		for _, name := range v.Files {
-			if err := addTree(files, spec.Dir, name); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if name := p.Prompt.File; name != "" {
-		if err := addTree(files, spec.Dir, name); err != nil {
-			return nil, err
-		}
+	if err := addTrees(files, spec, p); err != nil {
+		return nil, err
 	}
 	for name, args := range map[string][]string{
 		"git-commit.txt": {"rev-parse", "HEAD"}, "git-diff.txt": {"diff", "HEAD", "--no-ext-diff", "--", "."},
@@ -148,6 +139,23 @@ func (a *app) runFiles(ctx context.Context, spec *load.Loaded, p plan.Plan) (map
 	env, err := json.MarshalIndent(telemetry.Observe(ctx, Version), "", " ")
 	files["plan.json"], files["environment.json"] = run.File{Content: text}, run.File{Content: append(env, '\n')}
 	return files, err
+}
+
+// addTrees copies what the plan's variants and prompt need of the spec's folder.
+func addTrees(files map[string]run.File, spec *load.Loaded, p plan.Plan) error {
+	var names []string
+	for _, v := range p.Variants {
+		names = append(names, v.Files...)
+	}
+	if p.Prompt.File != "" {
+		names = append(names, p.Prompt.File)
+	}
+	for _, name := range names {
+		if err := addTree(files, spec.Dir, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addTree copies a file or a folder of the spec's into the run's: content,
@@ -253,6 +261,15 @@ measured under must not change.`,
 				return err
 			}
 			defer s.journal.Close()
+			files := map[string]run.File{}
+			if err := addTrees(files, loaded, later); err != nil {
+				return trouble(err)
+			}
+			if err := s.dir.Add(files); errors.Is(err, fs.ErrExist) {
+				return exit(ExitUsage, "%w; rename it, or start a new run", err)
+			} else if err != nil {
+				return trouble(err)
+			}
 			text, err := merged.Encode()
 			if err == nil {
 				err = durable.WriteBytes(s.dir.Path("plan.json"), text)
