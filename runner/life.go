@@ -127,24 +127,26 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 		if err != nil {
 			return nil, fmt.Errorf("command line of variant %s: %w", l.variant.Name, err)
 		}
-		argv = a.fill(argv, port)
+		fill := a.filler(port)
+		argv = a.command(argv, fill)
 		if l.variant.Setup != "" {
 			// One shell, so that what the set-up line exports reaches the server; exec, so that no shell stands between us.
-			argv = append([]string{"/bin/sh", "-c", a.fill([]string{l.variant.Setup}, port)[0] + "\nexec \"$@\"", "sh"}, argv...)
+			argv = append([]string{"/bin/sh", "-c", fill(l.variant.Setup) + "\nexec \"$@\"", "sh"}, argv...)
 		}
 		e.Host, e.Port, base = host, port, "http://"+net.JoinHostPort(host, strconv.Itoa(port))
 		for _, word := range argv {
 			e.Argv = append(e.Argv, redact(word))
 		}
-		cwd := a.fill([]string{l.variant.Cwd}, port)[0]
+		cwd := fill(l.variant.Cwd)
 		if cwd == "" {
 			cwd = a.WorkDir
 		}
-		if failed, err := l.build(ctx, a, cwd, l.environ(extra, secrets), redact); failed != nil || err != nil {
+		env := l.environ(extra, secrets, fill)
+		if failed, err := l.build(ctx, a, cwd, env, redact); failed != nil || err != nil {
 			return failed, err
 		}
 		l.proc, err = deploy.Launch(context.WithoutCancel(ctx), deploy.Command{
-			ID: a.Order.RunID + "/" + l.id, Argv: argv, Env: l.environ(extra, secrets), Dir: cwd, LogPath: a.LogPath(l.id), Redact: redact,
+			ID: a.Order.RunID + "/" + l.id, Argv: argv, Env: env, Dir: cwd, LogPath: a.LogPath(l.id), Redact: redact,
 		})
 		var start *deploy.StartError
 		switch {
@@ -178,7 +180,7 @@ func (l *life) build(ctx context.Context, a *Agent, dir string, env []string, re
 		return nil, nil
 	}
 	for i, argv := range l.variant.Build {
-		c := deploy.Command{ID: fmt.Sprintf("%s/%s-build%d", a.Order.RunID, l.id, i+1), Argv: a.fill(argv, 0), Env: env, Dir: dir, LogPath: a.LogPath(l.id), Redact: redact}
+		c := deploy.Command{ID: fmt.Sprintf("%s/%s-build%d", a.Order.RunID, l.id, i+1), Argv: a.command(argv, a.filler(0)), Env: env, Dir: dir, LogPath: a.LogPath(l.id), Redact: redact}
 		proc, err := deploy.Launch(ctx, c)
 		why := ""
 		var log []string
@@ -201,13 +203,17 @@ func (l *life) build(ctx context.Context, a *Agent, dir string, env []string, re
 	return nil, nil
 }
 
-// fill puts the target's values into a command line's placeholders and our own
-// path in the place of the embedded server's name.
-func (a *Agent) fill(argv []string, port int) []string {
-	r := strings.NewReplacer("{port}", strconv.Itoa(port), "{files}", a.Files, "{workdir}", a.WorkDir)
+// filler puts the target's values into the placeholders of a text.
+func (a *Agent) filler(port int) func(string) string {
+	return strings.NewReplacer("{port}", strconv.Itoa(port), "{files}", a.Files, "{workdir}", a.WorkDir).Replace
+}
+
+// command is a command line as it is run here: placeholders filled, our own path
+// in the place of the embedded server's name.
+func (a *Agent) command(argv []string, fill func(string) string) []string {
 	out := make([]string, len(argv))
 	for i, word := range argv {
-		out[i] = r.Replace(word)
+		out[i] = fill(word)
 	}
 	if len(out) > 0 && out[0] == embedded.Program {
 		out[0] = a.Self
@@ -216,8 +222,8 @@ func (a *Agent) fill(argv []string, port int) []string {
 }
 
 // environ is the runner's environment, the adapter's needs and the variant's
-// own variables over it.
-func (l *life) environ(extra []string, secrets map[string]string) []string {
+// own variables over it. Secrets are taken as they are.
+func (l *life) environ(extra []string, secrets map[string]string, fill func(string) string) []string {
 	env := append(os.Environ(), extra...)
 	names := make([]string, 0, len(l.variant.Env))
 	for name := range l.variant.Env {
@@ -225,7 +231,7 @@ func (l *life) environ(extra []string, secrets map[string]string) []string {
 	}
 	sort.Strings(names)
 	for _, name := range names {
-		value := l.variant.Env[name].Value
+		value := fill(l.variant.Env[name].Value)
 		if s := l.variant.Env[name].Secret; s != "" {
 			value = secrets[s]
 		}
