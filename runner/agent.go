@@ -55,10 +55,8 @@ type Journal interface {
 	Append(...event.Event) ([]event.Event, error)
 }
 
-var (
-	errTimeLimit = errors.New("time limit")
-	errBudget    = errors.New("budget")
-)
+// errBudget ends a variant whose share of the total budget is used up.
+var errBudget = errors.New("budget")
 
 // Record puts events on disk and then into the history, as they are there.
 func (a *Agent) Record(events ...event.Event) error {
@@ -84,7 +82,16 @@ func (a *Agent) Record(events ...event.Event) error {
 // EndError. Failures of servers and requests are events, not errors; an error is
 // ours or the machine's (a full disk, say). When ctx ends, everything that was
 // started is ended first.
-func (a *Agent) Run(ctx context.Context, state string) (reason string, err error) {
+//
+// The deadline ends what is under way: the torn pair is measured again by the
+// stretch that goes on.
+func (a *Agent) Run(parent context.Context, state string) (reason string, err error) {
+	ctx := parent
+	if !a.Deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(parent, a.Deadline)
+		defer cancel()
+	}
 	a.began, a.spent, a.built = time.Now(), map[string]time.Duration{}, map[string]bool{}
 	start := event.Run{RunID: a.Order.RunID, State: state, Version: a.Version, Only: a.Only}
 	if err := a.Record(event.Event{Type: event.TypeRun, Run: &start}); err != nil {
@@ -94,9 +101,9 @@ func (a *Agent) Run(ctx context.Context, state string) (reason string, err error
 	for i, name := range a.Order.Order.Variants {
 		err = a.variant(ctx, name, len(a.Order.Order.Variants)-i)
 		switch {
-		case ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())):
+		case parent.Err() != nil && (err == nil || errors.Is(err, parent.Err())):
 			reason, err = event.EndInterrupted, nil
-		case errors.Is(err, errTimeLimit):
+		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 			reason, err = event.EndTimeLimit, nil
 		case errors.Is(err, errBudget):
 			reason, err = event.EndBudget, nil
@@ -186,8 +193,6 @@ func (a *Agent) timeUp(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case !a.Deadline.IsZero() && now.After(a.Deadline):
-		return errTimeLimit
 	case !a.endTime.IsZero() && now.After(a.endTime):
 		return errBudget
 	}

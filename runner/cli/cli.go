@@ -81,7 +81,7 @@ func trouble(err error) error {
 // Main runs the program with arguments args (without its name) and returns the
 // exit code.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	a := &app{stdin: stdin, stdout: inert{stdout}, stderr: inert{stderr}}
 	cmd := a.command()
 	cmd.SetArgs(args)
 	cmd.SetIn(stdin)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -37,8 +38,22 @@ type stretchFlags struct {
 
 func (f *stretchFlags) add(a *app, cmd *cobra.Command) {
 	f.only.add(cmd)
-	cmd.Flags().DurationVar(&f.limit, "time-limit", 0, "stop cleanly after this time; points not measured stay pending")
+	cmd.Flags().Var((*limitFlag)(&f.limit), "time-limit", "stop cleanly after this time; points not measured stay pending")
 	cmd.Flags().BoolVar(&a.json, "json", false, "print the events as JSON lines on stdout instead of the summary")
+}
+
+// limitFlag is a positive duration.
+type limitFlag time.Duration
+
+func (f *limitFlag) String() string { return time.Duration(*f).String() }
+func (f *limitFlag) Type() string   { return "duration" }
+func (f *limitFlag) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return errors.New("a time above 0, such as 90s, 20m or 1h30m")
+	}
+	*f = limitFlag(d)
+	return nil
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -70,6 +85,9 @@ and leaves a run that "twopoint resume" goes on with.`,
 			if len(p.Points) == 0 {
 				return exit(ExitUsage, "%s: the spec has no point to measure: give it a sweep and at least one server", args[0])
 			}
+			if err := secretsSet(p, chosen); err != nil {
+				return err
+			}
 			s := session{app: a, plan: p, chosen: chosen, only: only, limit: stretch.limit, state: "start"}
 			id := run.NewID(time.Now())
 			files, err := a.runFiles(cmd.Context(), loaded, p)
@@ -94,6 +112,28 @@ and leaves a run that "twopoint resume" goes on with.`,
 	cmd.Flags().StringVar(&tag, "tag", "", "a name for the run, by which other commands find it")
 	cmd.Flags().StringVar(&note, "note", "", "a note that is kept with the run")
 	return cmd
+}
+
+// secretsSet tells which secrets of the variants to be measured are not in the
+// environment, before anything is started.
+func secretsSet(p plan.Plan, chosen func(plan.Point) bool) error {
+	needed := map[string]bool{}
+	for _, pt := range restrict(p, chosen).Points {
+		needed[pt.Variant] = true
+	}
+	var missing []string
+	for _, v := range p.Variants {
+		for name, e := range v.Env {
+			if _, ok := os.LookupEnv(e.Secret); needed[v.Name] && e.Secret != "" && !ok {
+				missing = append(missing, fmt.Sprintf("variants.%s.env.%s: the secret %s is not set in the environment", v.Name, name, e.Secret))
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	return exit(ExitUsage, "%s", strings.Join(missing, "\n"))
 }
 
 // refuse makes what this build cannot do an error: looking at such a spec is
@@ -440,7 +480,7 @@ func (s *session) agent() (*runner.Agent, error) {
 	if err := os.MkdirAll(a.WorkDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the servers' working folder: %w", err)
 	}
-	if s.limit > 0 {
+	if s.limit != 0 {
 		a.Deadline = time.Now().Add(s.limit)
 	}
 	if name := s.plan.Prompt.File; name != "" {

@@ -30,7 +30,7 @@ func (a *app) newView(h *history.History, selected func(plan.Point) bool) view {
 		return jsonView{a.stdout}
 	}
 	p := &progress{w: a.stderr, h: h, selected: selected, began: time.Now(), cost: map[string]time.Duration{}}
-	if f, ok := a.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if f, ok := file(a.stderr); ok && term.IsTerminal(int(f.Fd())) {
 		return &liveView{progress: p, file: f}
 	}
 	return plainView{p}
@@ -238,7 +238,7 @@ func (v *liveView) status() string {
 
 func (v *liveView) erase(b *strings.Builder) {
 	if v.drawn > 0 {
-		fmt.Fprintf(b, "\x1b[%dA\x1b[J", v.drawn)
+		fmt.Fprintf(v.file, "\x1b[%dA\x1b[J", v.drawn) // past inert: these are ours
 	}
 	v.drawn = 0
 }

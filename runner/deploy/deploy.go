@@ -307,6 +307,7 @@ func (d *Deployment) Stop(ctx context.Context) error {
 		return d.left()
 	case <-ctx.Done():
 	}
+	d.supervisor.Process.Signal(syscall.SIGCONT) // someone may have stopped it; then no order has reached it yet
 	d.order(orderKill)
 	timer := time.NewTimer(killWait)
 	defer timer.Stop()

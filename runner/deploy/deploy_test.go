@@ -668,3 +668,20 @@ func TestQuote(t *testing.T) {
 		t.Errorf("a shell reads %q, want %q", got, argv)
 	}
 }
+
+// A supervisor that someone stopped does not keep its tree alive.
+func TestStoppedSupervisor(t *testing.T) {
+	dir := t.TempDir()
+	pids := filepath.Join(dir, "pids")
+	d := launch(t, t.Context(), serverCommand(dir, "tree", pids))
+	ps := noted(t, pids, treeSize)
+	if err := d.supervisor.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := d.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, ps)
+}
