@@ -294,6 +294,12 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 			return nil, err
 		}
 	}
+	for _, text := range info.Advice {
+		note := event.Note{Code: "server-advice", Variant: l.variant.Name, Text: text}
+		if err := a.Record(event.Event{Type: event.TypeNote, Note: &note}); err != nil {
+			return nil, err
+		}
+	}
 	return nil, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &event.Deployment{
 		DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "ready", Managed: l.proc != nil, LoadS: &loadS, Effective: effective(info),
 	}})
@@ -526,13 +532,14 @@ func (l *life) aftermath(ctx context.Context, s *event.Sample) aftermath {
 	return silent
 }
 
-// Generate implements method.Server: one timed request, streamed.
+// Generate implements method.Server: one timed request, streamed unless only
+// whole answers have counts.
 func (l *life) Generate(ctx context.Context, r method.Request) event.Sample {
 	if l.proc != nil {
 		l.mark = l.proc.LogMark()
 	}
 	return l.engine.Generate(ctx, l.client, engine.Request{
-		Model: l.info.Model, IDs: r.Prompt.IDs, Text: r.Prompt.Text, MaxTokens: r.MaxTokens, Stream: true,
+		Model: l.info.Model, IDs: r.Prompt.IDs, Text: r.Prompt.Text, MaxTokens: r.MaxTokens, Stream: !l.info.CountsWhole,
 		NoReuse: l.variant.Flush != "never" && !r.Reuse, Salt: salt(),
 	})
 }

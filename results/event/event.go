@@ -128,6 +128,8 @@ const (
 	RoleSettle  = "settle"
 	RoleGate    = "gate"
 	RoleDrift   = "drift"
+	RolePrime   = "prime" // puts a prompt into the prefix cache, for legs that run on it
+	RoleCold    = "cold"  // a two-point pair beside a method that measures on a cached prefix
 )
 
 // Sample is one request, as measured and as the server reported it.
@@ -168,7 +170,13 @@ type Sample struct {
 
 	Finish       string `json:"finish,omitempty"` // length | stop | abort | …
 	OutputSHA256 string `json:"output_sha256,omitempty"`
-	HTTPStatus   int    `json:"http_status,omitempty"`
+
+	// What was generated, for those who look at it before the sample is recorded
+	// (gates): never written, at most 64 KiB and 16,384 ids.
+	OutputText string  `json:"-"`
+	OutputIDs  []int32 `json:"-"`
+
+	HTTPStatus int `json:"http_status,omitempty"`
 
 	Flush *Flush `json:"flush,omitempty"` // of the flush before this request, where one was asked for
 

@@ -93,6 +93,8 @@ type Info struct {
 	ExactLength   bool           // can be made to generate exactly the number asked for
 	CachedCount   bool           // reports cached prompt tokens with each answer
 	EngineDefault bool           // its prefix cache is on by default
+	CountsWhole   bool           // counts come only with answers that do not stream
+	Advice        []string       // server switches that would let it report more, one sentence each
 	Settings      map[string]any // everything else that is worth keeping, flat: string, bool, json.Number
 }
 
