@@ -52,12 +52,12 @@ type Event struct {
 	Skip       *Skip       `json:"skip,omitempty"`
 	Flush      *Flush      `json:"flush,omitempty"`
 	Failure    *Failure    `json:"failure,omitempty"`
+	Telemetry  *Telemetry  `json:"telemetry,omitempty"`
 	Note       *Note       `json:"note,omitempty"`
 
-	// Kernel and Telemetry are one row of the kernel bench and one reading of
-	// the counters, as their own packages write them: the journal only keeps them.
-	Kernel    json.RawMessage `json:"kernel,omitempty"`
-	Telemetry json.RawMessage `json:"telemetry,omitempty"`
+	// Kernel is one row of the kernel bench, as the bench writes it: the journal
+	// only keeps it.
+	Kernel json.RawMessage `json:"kernel,omitempty"`
 }
 
 // Reasons of an end of work, the better one first.
@@ -251,6 +251,80 @@ type Failure struct {
 	ExitSignal   string   `json:"exit_signal,omitempty"`
 	HTTPStatus   int      `json:"http_status,omitempty"`
 }
+
+// Moments of a telemetry reading.
+const (
+	MomentLaunch = "launch" // just before a server is started, or first spoken to where it is not ours
+	MomentBefore = "before" // before a pair
+	MomentDuring = "during" // in the course of a pair that enters no estimate
+	MomentAfter  = "after"  // after a pair
+)
+
+// Telemetry is one reading of the machine's sensors. What a sensor does not tell
+// is nil.
+type Telemetry struct {
+	DeploymentID string    `json:"deployment_id"`
+	PointID      string    `json:"point_id,omitempty"` // of the pair that it was made for
+	Role         string    `json:"role,omitempty"`
+	Repeat       int       `json:"repeat,omitempty"`
+	Moment       string    `json:"moment"`
+	At           time.Time `json:"at"`     // UTC; the event's own time can be later
+	TookS        float64   `json:"took_s"` // what the reading cost, outside all timed requests
+
+	Host      HostReading  `json:"host"`
+	GPUs      []GPUReading `json:"gpus,omitzero"`      // nil: no nvidia-smi, or it did not answer; empty: it lists none
+	Processes []GPUProcess `json:"processes,omitzero"` // nil: not known
+	Error     string       `json:"error,omitempty"`    // why GPUs or processes are not known although nvidia-smi is there
+}
+
+// HostReading is what the kernel says of the machine.
+type HostReading struct {
+	CPUs            int      `json:"cpus"`                     // logical CPUs
+	CPUClockMHz     *float64 `json:"cpu_clock_mhz,omitempty"`  // mean over logical CPUs
+	Temperature     *float64 `json:"temperature_c,omitempty"`  // of the hottest CPU sensor
+	ThrottleCount   *int64   `json:"throttle_count,omitempty"` // times that a core was slowed for heat, since boot
+	Load1           *float64 `json:"load_1min,omitempty"`
+	MemoryAvailable *int64   `json:"memory_available_bytes,omitempty"`
+	MemoryPressure  *float64 `json:"memory_pressure,omitempty"` // share of the last 10 s in which something waited for memory
+	IntervalS       *float64 `json:"interval_s,omitempty"`      // since the reading before
+	OtherCPUs       *float64 `json:"other_cpus,omitempty"`      // CPUs in use by others over the interval: 0.5 is half of one
+}
+
+// GPUReading is one device as nvidia-smi reports it.
+type GPUReading struct {
+	Index       int      `json:"index"`
+	UUID        string   `json:"uuid,omitempty"`
+	SMClockMHz  *float64 `json:"sm_clock_mhz,omitempty"`
+	MemClockMHz *float64 `json:"mem_clock_mhz,omitempty"`
+	PowerW      *float64 `json:"power_w,omitempty"`
+	PowerLimitW *float64 `json:"power_limit_w,omitempty"` // the cap in force
+	Temperature *float64 `json:"temperature_c,omitempty"`
+	MemoryUsed  *int64   `json:"memory_used_bytes,omitempty"`
+	Utilisation *float64 `json:"utilisation,omitempty"` // share of the driver's last sampling period with a kernel running
+
+	// ThrottleReasons are what holds the clocks below their maximum, by the driver's
+	// names (sw_power_cap, hw_thermal_slowdown, gpu_idle, …); nil: not reported.
+	ThrottleReasons []string `json:"throttle_reasons,omitzero"`
+	// ThrottledS is the time in which each limit held the clocks since the driver
+	// was loaded, where the driver counts it.
+	ThrottledS map[string]float64 `json:"throttled_s,omitempty"`
+}
+
+// GPUProcess is a process that computes on a GPU.
+type GPUProcess struct {
+	PID         int    `json:"pid"`
+	GPU         *int   `json:"gpu,omitempty"` // index
+	Name        string `json:"name,omitempty"`
+	MemoryBytes *int64 `json:"memory_bytes,omitempty"`
+	Owner       string `json:"owner"` // own: of this run | resident: there before the server | foreign: come since
+}
+
+// Owners of a process on a GPU.
+const (
+	OwnerOwn      = "own"
+	OwnerResident = "resident"
+	OwnerForeign  = "foreign"
+)
 
 // Note is a doubt or a fact for the reader that concerns a run, a variant or a
 // point.

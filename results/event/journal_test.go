@@ -46,7 +46,13 @@ var examples = []Event{
 	{Type: TypeFailure, Failure: &Failure{DeploymentID: "o1-d1", PointID: "00ff00ff00ff", Variant: "split", Kind: "gpu-oom", Stage: "prefill", Scope: "server",
 		Signature: "torch-oom", Message: "the server ran out of GPU memory", Evidence: []string{"torch.OutOfMemoryError: <CUDA out of memory> & more"}, ExitCode: ptr(1)}},
 	{Type: TypeKernel, Kernel: json.RawMessage(`{"variant":"split_grouped"}`)},
-	{Type: TypeTelemetry, Telemetry: json.RawMessage(`{"gpu":0,"power_w":412.5}`)},
+	{Type: TypeTelemetry, Telemetry: &Telemetry{DeploymentID: "o1-d1", PointID: "ba9876543210", Role: RoleMeasure, Repeat: 1, Moment: MomentAfter,
+		At: time.Date(2026, 3, 1, 12, 0, 9, 0, time.UTC), TookS: 0.06,
+		Host: HostReading{CPUs: 64, CPUClockMHz: ptr(3100.5), Temperature: ptr(61.0), ThrottleCount: ptr(int64(0)), Load1: ptr(2.5), MemoryAvailable: ptr(int64(1 << 37)),
+			MemoryPressure: ptr(0.0), IntervalS: ptr(4.2), OtherCPUs: ptr(0.11)},
+		GPUs: []GPUReading{{Index: 3, UUID: "GPU-d3", SMClockMHz: ptr(1605.0), MemClockMHz: ptr(3201.0), PowerW: ptr(412.5), PowerLimitW: ptr(600.0), Temperature: ptr(84.0),
+			MemoryUsed: ptr(int64(1 << 36)), Utilisation: ptr(0.97), ThrottleReasons: []string{"sw_power_cap"}, ThrottledS: map[string]float64{"sw_power_cap": 11.5}}},
+		Processes: []GPUProcess{{PID: 4242, GPU: ptr(3), Name: "python3", MemoryBytes: ptr(int64(1 << 33)), Owner: OwnerForeign}}}},
 	{Type: TypeNote, Note: &Note{Code: "b-too-small", PointID: "ba9876543210", Variant: "split", Text: "b − a = 8 cannot resolve the answer"}},
 }
 
@@ -136,8 +142,12 @@ func TestDocs(t *testing.T) {
 			if name != "-" && !bytes.Contains(page, []byte("`"+name+"`")) {
 				t.Errorf("docs/events.md does not explain `%s` of %v", name, typ)
 			}
-			if f.Type.Kind() == reflect.Pointer && f.Type.Elem().PkgPath() == typ.PkgPath() {
-				walk(f.Type.Elem())
+			inner := f.Type
+			for inner.Kind() == reflect.Pointer || inner.Kind() == reflect.Slice {
+				inner = inner.Elem()
+			}
+			if inner.Kind() == reflect.Struct && inner.PkgPath() == typ.PkgPath() {
+				walk(inner)
 			}
 		}
 	}
