@@ -55,9 +55,9 @@ func observeGPUs(ctx context.Context, e *run.Environment) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--query-gpu="+gpuQuery, "--format=csv,noheader,nounits").Output()
+	out, err := output(ctx, path, "--query-gpu="+gpuQuery, "--format=csv,noheader,nounits")
 	if err != nil {
-		e.GPUError = "nvidia-smi: " + err.Error()
+		e.GPUError = err.Error()
 		return
 	}
 	var driver string
@@ -73,13 +73,7 @@ func parseGPUs(text []byte) (gpus []run.GPU, driver string) {
 	r := csv.NewReader(bytes.NewReader(text))
 	r.TrimLeadingSpace, r.FieldsPerRecord, r.LazyQuotes = true, -1, true
 	rows, _ := r.ReadAll()
-	number := func(s string) *float64 {
-		v, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
-		if err != nil {
-			return nil
-		}
-		return &v
-	}
+	number := func(s string) *float64 { return positive(strings.TrimSpace(s)) }
 	gpus = []run.GPU{}
 	for _, row := range rows {
 		if len(row) != len(strings.Split(gpuQuery, ",")) {
@@ -89,11 +83,8 @@ func parseGPUs(text []byte) (gpus []run.GPU, driver string) {
 		if err != nil {
 			continue
 		}
-		g := run.GPU{Index: index, Name: row[1], UUID: row[2], PowerLimitW: number(row[4]), MaxSMClock: number(row[5]), MaxMemClock: number(row[6])}
-		if mib := number(row[3]); mib != nil {
-			b := int64(*mib) << 20
-			g.MemoryBytes = &b
-		}
+		g := run.GPU{Index: index, Name: row[1], UUID: row[2], MemoryBytes: mebibytes(strings.TrimSpace(row[3])),
+			PowerLimitW: number(row[4]), MaxSMClock: number(row[5]), MaxMemClock: number(row[6])}
 		gpus, driver = append(gpus, g), row[7]
 	}
 	return gpus, driver
