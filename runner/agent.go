@@ -20,6 +20,7 @@ import (
 	"twopoint/runner/engine"
 	"twopoint/runner/failure"
 	"twopoint/runner/method"
+	"twopoint/runner/telemetry"
 	"twopoint/schema/plan"
 )
 
@@ -38,6 +39,8 @@ type Agent struct {
 	WorkDir string                           // where servers run
 	Prompt  string                           // content of the prompt file, where the spec names one
 	Secret  func(name string) (string, bool) // values of secrets, by name
+
+	Monitor *telemetry.Monitor // reads the machine's sensors between requests; nil: nobody does
 
 	Selected func(plan.Point) bool // points to measure; nil: all
 	Only     string                // the selection in words, for the record
@@ -351,11 +354,15 @@ func (a *Agent) drift(ctx context.Context, l *life, p *history.Point) error {
 // recorded, and err is errDead where the server went with it.
 func (a *Agent) pair(ctx context.Context, l *life, p *history.Point, role string, na, nb int) (ok bool, err error) {
 	repeat, attempt := p.Next(role)
+	watched, err := a.watch(ctx, l, p, role, repeat)
+	if err != nil {
+		return false, err
+	}
 	failed, err := method.TwoPoint(ctx, l, method.Pair{
 		DeploymentID: l.id, Point: p.Point, Role: role, Repeat: repeat, Attempt: attempt, A: na, B: nb,
 		FirstB: repeat%2 == 0, Settle: a.Order.Plan.Method.TwoPoint.Settle, RequireFlush: l.variant.Flush == "require",
 	}, a)
-	if err != nil || failed == nil {
+	if err = errors.Join(err, watched()); err != nil || failed == nil {
 		return err == nil, err
 	}
 	return false, a.failed(ctx, l, p, role, failed)

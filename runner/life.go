@@ -110,6 +110,9 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 		if err := endLeftovers(ctx, a.Order.RunID); err != nil {
 			return l.fact(failure.Launch, failure.FoundLeftOver, err), nil
 		}
+		if f, err := l.watchLaunch(ctx, a, true); f != nil || err != nil {
+			return f, err
+		}
 		host := l.variant.Host
 		if host == "" {
 			host = "127.0.0.1"
@@ -157,6 +160,8 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 		default:
 			e.PID = l.proc.PID()
 		}
+	} else if f, err := l.watchLaunch(ctx, a, false); f != nil || err != nil {
+		return f, err
 	}
 	limits := a.Order.Plan.Limits
 	var err error

@@ -476,6 +476,7 @@ func (s *session) agent() (*runner.Agent, error) {
 		LogPath: func(id string) string { return run.Dir(root).Log(id) },
 		Files:   filepath.Join(root, "spec"), WorkDir: filepath.Join(root, "work"), Secret: os.LookupEnv,
 		Selected: s.chosen, Only: s.only, After: s.after,
+		Monitor: telemetry.NewMonitor(new(telemetry.NvidiaSMI)),
 	}
 	if err := os.MkdirAll(a.WorkDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the servers' working folder: %w", err)

@@ -29,8 +29,6 @@ var unsupported = []struct {
 	{"targets in Kubernetes", when(func(x *schema.Experiment) bool { return x.Target.Kube != nil }, "target")},
 	{"gates", when(func(x *schema.Experiment) bool { return x.Gate != nil }, "gate")},
 	{"kernel benchmarks from a spec", when(func(x *schema.Experiment) bool { return x.KernelBench != nil }, "kernel_bench")},
-	{"a power cap", when(func(x *schema.Experiment) bool { return x.Host.PowerW > 0 }, "host.power_w")},
-	{"stopping for other users' processes", when(func(x *schema.Experiment) bool { return x.Host.Foreign == "stop" }, "host.foreign")},
 	{"containers", variants("container", func(v schema.Variant) bool { return v.Container != nil })},
 	{"pipeline parallelism", variants("pp", func(v schema.Variant) bool { return v.PP > 1 })},
 	{"the engine vllm", variants("engine", func(v schema.Variant) bool { return v.Engine == "vllm" })},

@@ -1,0 +1,192 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"twopoint/results/event"
+	"twopoint/results/history"
+	"twopoint/runner/failure"
+)
+
+// Codes of notes about the machine.
+const (
+	noteForeign     = "foreign-process"
+	notePowerCap    = "power-cap-not-applied"
+	notePowerUnseen = "power-cap-unknown"
+	noteSensor      = "gpu-sensor"
+)
+
+// duringEvery is the pace of readings in the course of a pair that enters no
+// estimate: the only ones that are made under load.
+const duringEvery = time.Second
+
+// watchLaunch reads the machine before a server's life: processes of others on
+// the GPUs are noted, or keep the server from being started where the spec says
+// so; the power cap in force is compared with the one asked for. No process is
+// ended and no cap is set.
+func (l *life) watchLaunch(ctx context.Context, a *Agent, managed bool) (*event.Failure, error) {
+	if a.Monitor == nil {
+		return nil, nil
+	}
+	t := a.Monitor.Launch(ctx, managed)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	t.DeploymentID = l.id
+	if err := a.reading(l.variant.Name, t); err != nil {
+		return nil, err
+	}
+	if err := a.checkPowerCap(l.variant.Name, t); err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, p := range t.Processes {
+		if p.Owner != event.OwnerOwn {
+			found = append(found, describe(p))
+		}
+	}
+	if !managed || len(found) == 0 {
+		return nil, nil
+	}
+	text := "on the GPUs before the launch: " + strings.Join(found, "; ")
+	if a.Order.Plan.Host.Foreign != "stop" {
+		return nil, a.note(l.variant.Name, noteForeign, text)
+	}
+	return l.outcome(failure.Finding{
+		Kind: failure.StartError, Scope: failure.Host, Signature: noteForeign,
+		Message: `not started, for host.foreign is "stop": ` + text, Evidence: found,
+	}, failure.Launch), nil
+}
+
+// checkPowerCap notes where a cap that the spec asks for is not the one in force.
+func (a *Agent) checkPowerCap(variant string, t event.Telemetry) error {
+	asked := a.Order.Plan.Host.PowerW
+	if asked <= 0 {
+		return nil
+	}
+	var other []string
+	seen := false
+	for _, g := range t.GPUs {
+		if g.PowerLimitW == nil {
+			continue
+		}
+		seen = true
+		if math.Abs(*g.PowerLimitW-asked) > 0.5 { // the driver rounds
+			other = append(other, fmt.Sprintf("GPU %d is capped at %g W", g.Index, *g.PowerLimitW))
+		}
+	}
+	switch {
+	case !seen:
+		return a.note(variant, notePowerUnseen, fmt.Sprintf("host.power_w asks for a cap of %g W, and no sensor tells which cap is in force", asked))
+	case len(other) > 0:
+		return a.note(variant, notePowerCap, fmt.Sprintf("host.power_w asks for a cap of %g W, which twopoint does not set: %s", asked, strings.Join(other, ", ")))
+	}
+	return nil
+}
+
+// watch reads the machine before a pair; end does so after it, and in between
+// where the pair is a warm-up. Readings are left out that would take more than a
+// tenth of the time, but not the one after a point's last pair.
+func (a *Agent) watch(ctx context.Context, l *life, p *history.Point, role string, repeat int) (end func() error, err error) {
+	if a.Monitor == nil {
+		return func() error { return nil }, nil
+	}
+	read := func(moment string) event.Telemetry {
+		t := a.Monitor.Read(ctx)
+		t.DeploymentID, t.PointID, t.Role, t.Repeat, t.Moment = l.id, p.ID, role, repeat, moment
+		return t
+	}
+	if a.Monitor.Due() {
+		if t := read(event.MomentBefore); ctx.Err() == nil {
+			if err := a.reading(l.variant.Name, t); err != nil {
+				return nil, err
+			}
+		}
+	}
+	stop, during := make(chan struct{}), make(chan []event.Telemetry, 1)
+	if role == event.RoleWarmup {
+		go func() {
+			var list []event.Telemetry
+			tick := time.NewTicker(duringEvery)
+			defer tick.Stop()
+			for {
+				select {
+				case <-stop:
+					during <- list
+					return
+				case <-tick.C:
+					if a.Monitor.Due() {
+						list = append(list, read(event.MomentDuring))
+					}
+				}
+			}
+		}()
+	} else {
+		during <- nil
+	}
+	return func() error {
+		close(stop)
+		list := <-during
+		if ctx.Err() != nil {
+			return nil
+		}
+		done := false
+		if role == event.RoleMeasure {
+			done, _ = p.Done(l.id)
+		}
+		if done || a.Monitor.Due() {
+			if t := read(event.MomentAfter); ctx.Err() == nil {
+				list = append(list, t)
+			}
+		}
+		return a.reading(l.variant.Name, list...)
+	}, nil
+}
+
+// reading records readings, and once a run what keeps the GPUs from being read.
+func (a *Agent) reading(variant string, list ...event.Telemetry) error {
+	var events []event.Event
+	var err error
+	for _, t := range list {
+		events = append(events, event.Event{Type: event.TypeTelemetry, Telemetry: &t})
+		if t.Error != "" {
+			err = errors.Join(err, a.note(variant, noteSensor, "the GPUs could not be read: "+t.Error))
+		}
+	}
+	if len(events) == 0 {
+		return err
+	}
+	return errors.Join(err, a.Record(events...))
+}
+
+// note records a note about a variant unless the run has one of that code for it
+// that says the same; of a failing sensor there is one a run.
+func (a *Agent) note(variant, code, text string) error {
+	if slices.ContainsFunc(a.History.Notes, func(n event.Note) bool {
+		return n.Code == code && (code == noteSensor || n.Variant == variant && n.Text == text)
+	}) {
+		return nil
+	}
+	return a.Record(event.Event{Type: event.TypeNote, Note: &event.Note{Code: code, Variant: variant, Text: text}})
+}
+
+// describe names a process on a GPU for people.
+func describe(p event.GPUProcess) string {
+	text := fmt.Sprintf("pid %d", p.PID)
+	if p.Name != "" {
+		text += fmt.Sprintf(" (%s)", p.Name)
+	}
+	if p.MemoryBytes != nil {
+		text += fmt.Sprintf(" with %.1f GiB", float64(*p.MemoryBytes)/(1<<30))
+	}
+	if p.GPU != nil {
+		text += fmt.Sprintf(" on GPU %d", *p.GPU)
+	}
+	return text
+}
