@@ -11,6 +11,7 @@ import (
 
 	"twopoint/results/event"
 	"twopoint/results/history"
+	"twopoint/results/stat"
 	"twopoint/runner/failure"
 )
 
@@ -48,7 +49,7 @@ func (l *life) watchLaunch(ctx context.Context, a *Agent, managed bool) (*event.
 	var found []string
 	for _, p := range t.Processes {
 		if p.Owner != event.OwnerOwn {
-			found = append(found, describe(p))
+			found = append(found, stat.Describe(p))
 		}
 	}
 	if !managed || len(found) == 0 {
@@ -174,19 +175,4 @@ func (a *Agent) note(variant, code, text string) error {
 		return nil
 	}
 	return a.Record(event.Event{Type: event.TypeNote, Note: &event.Note{Code: code, Variant: variant, Text: text}})
-}
-
-// describe names a process on a GPU for people.
-func describe(p event.GPUProcess) string {
-	text := fmt.Sprintf("pid %d", p.PID)
-	if p.Name != "" {
-		text += fmt.Sprintf(" (%s)", p.Name)
-	}
-	if p.MemoryBytes != nil {
-		text += fmt.Sprintf(" with %.1f GiB", float64(*p.MemoryBytes)/(1<<30))
-	}
-	if p.GPU != nil {
-		text += fmt.Sprintf(" on GPU %d", *p.GPU)
-	}
-	return text
 }

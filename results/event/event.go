@@ -286,7 +286,7 @@ type HostReading struct {
 	Load1           *float64 `json:"load_1min,omitempty"`
 	MemoryAvailable *int64   `json:"memory_available_bytes,omitempty"`
 	MemoryPressure  *float64 `json:"memory_pressure,omitempty"` // share of the last 10 s in which something waited for memory
-	IntervalS       *float64 `json:"interval_s,omitempty"`      // since the reading before
+	IntervalS       *float64 `json:"interval_s,omitempty"`      // that other_cpus is over: at least half a second
 	OtherCPUs       *float64 `json:"other_cpus,omitempty"`      // CPUs in use by others over the interval: 0.5 is half of one
 }
 

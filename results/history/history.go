@@ -20,18 +20,20 @@ import (
 // in which they were recorded, those of different orders in any interleaving.
 // What it hands out is to be read only.
 type History struct {
-	Plan    plan.Plan
-	Runs    []event.Event // of type run: the stretches of work
-	Notes   []event.Note
-	Samples []event.Event // of type sample, in order
-	Lives   []*Life
-	First   time.Time // of the first and the last event; zero without any
-	Last    time.Time
+	Plan     plan.Plan
+	Runs     []event.Event // of type run: the stretches of work
+	Notes    []event.Note
+	Samples  []event.Event // of type sample, in order
+	Lives    []*Life
+	Readings []event.Event // of type telemetry, in order
+	First    time.Time     // of the first and the last event; zero without any
+	Last     time.Time
 
 	points   []*Point
 	byID     map[string]*Point
 	lives    map[string]*Life
 	variants map[string]plan.Variant
+	watches  map[string]*watch // by order
 }
 
 // Life is one life of a server. One whose runner was killed has no end.
@@ -71,6 +73,7 @@ type Pair struct {
 	Status   string // complete | failed | cancelled; a torn pair is cancelled
 	A, B     []event.Sample
 
+	span       stat.Span // the machine's readings around it
 	ended      bool
 	judged     bool
 	superseded bool // tried again since, or about to be: it enters no figure
@@ -141,7 +144,7 @@ func (h *History) Add(e event.Event) {
 		}
 	case e.Repeat != nil:
 		if p := h.byID[e.Repeat.PointID]; p != nil {
-			p.end(*e.Repeat)
+			h.ended(e.Order, p, p.end(*e.Repeat))
 		}
 	case e.Point != nil:
 		if p := h.byID[e.Point.PointID]; p != nil {
@@ -153,6 +156,8 @@ func (h *History) Add(e event.Event) {
 		}
 	case e.Failure != nil:
 		h.failure(e.Failure)
+	case e.Telemetry != nil:
+		h.telemetry(e)
 	case e.Note != nil:
 		h.Notes = append(h.Notes, *e.Note)
 		if p := h.byID[e.Note.PointID]; p != nil {
@@ -242,9 +247,10 @@ func (p *Point) sample(s *event.Sample) {
 	}
 }
 
-func (p *Point) end(r event.Repeat) {
+func (p *Point) end(r event.Repeat) *Pair {
 	pr := p.pair(pairKey{r.Role, r.Repeat, r.Attempt}, r.DeploymentID)
 	pr.LegOrder, pr.Status, pr.ended = r.Order, r.Status, true
+	return pr
 }
 
 func (p *Point) step(e event.Point) {
@@ -286,6 +292,7 @@ func (p *Point) of(role string) []*Pair {
 			pr := p.pairs[k]
 			if !pr.judged {
 				pr.judge(p.history.rules(p, pr.Life))
+				pr.disturb(p.history.Plan.Host.Foreign)
 			}
 			out = append(out, pr)
 		}

@@ -111,6 +111,6 @@ type Finding struct {
 // invalidating is the order in which equally common reasons are named: the
 // cause before its consequences.
 var invalidating = []Code{
-	RequestFailed, CacheHit, CacheNotFlushed, FlushRefused, CacheSuspected, Retracted, PromptLength,
+	RequestFailed, ForeignProcess, CacheHit, CacheNotFlushed, FlushRefused, CacheSuspected, Retracted, PromptLength,
 	CountMissing, NoSecondPoint, ShortGeneration, LongGeneration, NotConcurrent, BadTime,
 }

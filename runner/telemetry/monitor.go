@@ -98,17 +98,24 @@ func (m *Monitor) read(ctx context.Context, wait time.Duration) event.Telemetry 
 	return t
 }
 
-// others fills in the CPU time that everything else has used since the reading
-// before. A server that is not ours cannot be told from everything else.
+// countEvery is the shortest time over which CPU time is compared: the kernel's
+// ticks of 10 ms say little about less.
+const countEvery = 500 * time.Millisecond
+
+// others fills in the CPU time that everything else has used since the latest
+// reading that is long enough ago. A server that is not ours cannot be told from everything else.
 func (m *Monitor) others(h *event.HostReading, own int64) {
 	busy, ok := m.fs.busy()
 	now := time.Now()
 	if m.countable && ok {
-		interval := now.Sub(m.counted).Seconds()
-		h.IntervalS = &interval
-		if m.launched && interval >= 0.1 && busy > m.busy && own >= m.ownTicks { // ten ticks: less says nothing
-			others := max(float64((busy-m.busy)-(own-m.ownTicks))/ticksPerSecond/interval, 0)
-			h.OtherCPUs = &others
+		interval := now.Sub(m.counted)
+		if interval < countEvery {
+			return
+		}
+		if m.launched && busy > m.busy && own >= m.ownTicks {
+			intervalS := interval.Seconds()
+			others := max(float64((busy-m.busy)-(own-m.ownTicks))/ticksPerSecond/intervalS, 0)
+			h.IntervalS, h.OtherCPUs = &intervalS, &others
 		}
 	}
 	m.counted, m.busy, m.ownTicks, m.countable = now, busy, own, ok

@@ -1,0 +1,277 @@
+package stat
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"twopoint/results/event"
+)
+
+// Doubts about a point that come from the machine's sensors.
+const (
+	// Throttled: a GPU's clocks were held back by power or heat, or a CPU core was
+	// slowed for heat, while the point was measured.
+	Throttled Code = "throttled"
+	// ClockDrift: a GPU's clock fell while the point was measured.
+	ClockDrift Code = "clock_drift"
+	// BusyHost: other processes used the machine's CPUs.
+	BusyHost Code = "busy_host"
+)
+
+// ForeignProcess: another process computed on a GPU. A reason against a pair
+// where the spec says that others stop a measurement, else a doubt.
+const ForeignProcess Code = "foreign_process"
+
+// clockFall is the share by which a clock has to fall below the point's first
+// reading to be called drift: boost clocks move by one or two of their steps of
+// 15 MHz all the time, and 1 % of clock is 1 % of the answer at most.
+const clockFall = 0.05
+
+// throttledShare is the share of the time around a pair for which a limit has to
+// hold a GPU's clocks, by the driver's own count, before it is mentioned.
+const throttledShare = 0.01
+
+// busyCPUs is the CPU time of others, in CPUs, above which the host is busy: a
+// fifth of one CPU, or a twentieth of many.
+func busyCPUs(cpus int) float64 { return max(0.2, 0.05*float64(cpus)) }
+
+// limits are the throttle reasons that a load meets; the others are settings,
+// or say that nothing runs.
+var limits = []string{"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+
+// Span is the readings from the last one before a pair to the first one after
+// it, in order. Pairs that follow each other quickly share one.
+type Span []event.Telemetry
+
+// Foreign names the processes on GPUs that came while the span was measured.
+func (s Span) Foreign() []string {
+	var list []string
+	for _, t := range s {
+		for _, p := range t.Processes {
+			if p.Owner != event.OwnerForeign {
+				continue
+			}
+			if text := Describe(p); !slices.Contains(list, text) {
+				list = append(list, text)
+			}
+		}
+	}
+	return list
+}
+
+// Describe names a process on a GPU for people.
+func Describe(p event.GPUProcess) string {
+	text := fmt.Sprintf("pid %d", p.PID)
+	if p.Name != "" {
+		text += fmt.Sprintf(" (%s)", p.Name)
+	}
+	if p.MemoryBytes != nil {
+		text += fmt.Sprintf(" with %.1f GiB", float64(*p.MemoryBytes)/(1<<30))
+	}
+	if p.GPU != nil {
+		text += fmt.Sprintf(" on GPU %d", *p.GPU)
+	}
+	return text
+}
+
+// Machine is what the readings around a point's pairs say. Figures of GPUs are
+// over those that the server's processes are on, where that is known, else over
+// all; clocks leave out readings of an idle GPU. What no sensor told is nil.
+type Machine struct {
+	SMClockMinMHz   *float64
+	SMClockMeanMHz  *float64
+	PowerMeanW      *float64 // of one GPU
+	PowerLimitMinW  *float64 // the cap in force
+	TemperatureMaxC *float64
+	ThrottleReasons []string // all that were seen or counted, but gpu_idle; empty: none; nil: not reported
+	OtherCPUs       *float64 // CPUs in use by processes outside the run, on average
+	Doubts          []Finding
+}
+
+// NewMachine sums up the spans of a point's pairs.
+func NewMachine(spans []Span) Machine {
+	var m Machine
+	doubt := func(c Code, format string, args ...any) {
+		m.Doubts = append(m.Doubts, Finding{c, fmt.Sprintf(format, args...)})
+	}
+	ours := serversGPUs(spans)
+	type clock struct{ first, least float64 }
+	clocks := map[int]clock{}
+	held := map[int]map[string]float64{} // seconds by the driver's count
+	seen := map[int]map[string]int{}     // readings
+	spanS := map[int]float64{}
+	var mhz, watts, caps, degrees []float64
+	var otherS, intervalS float64
+	var throttles int64
+	cpus := 0
+	for _, s := range spans {
+		for i, t := range s {
+			if i > 0 && t.Host.OtherCPUs != nil && t.Host.IntervalS != nil {
+				otherS += *t.Host.OtherCPUs * *t.Host.IntervalS
+				intervalS += *t.Host.IntervalS
+				cpus = t.Host.CPUs
+			}
+			if i > 0 && t.Host.ThrottleCount != nil && s[i-1].Host.ThrottleCount != nil {
+				throttles += max(*t.Host.ThrottleCount-*s[i-1].Host.ThrottleCount, 0)
+			}
+			for _, g := range t.GPUs {
+				if ours != nil && !ours[g.Index] {
+					continue
+				}
+				idle := slices.Contains(g.ThrottleReasons, "gpu_idle")
+				if c := g.SMClockMHz; c != nil && !idle {
+					mhz = append(mhz, *c)
+					k, ok := clocks[g.Index]
+					if !ok {
+						k = clock{*c, *c}
+					}
+					k.least = min(k.least, *c)
+					clocks[g.Index] = k
+				}
+				watts, caps, degrees = with(watts, g.PowerW), with(caps, g.PowerLimitW), with(degrees, g.Temperature)
+				if g.ThrottleReasons != nil && m.ThrottleReasons == nil {
+					m.ThrottleReasons = []string{}
+				}
+				for _, r := range g.ThrottleReasons {
+					if seen[g.Index] == nil {
+						seen[g.Index] = map[string]int{}
+					}
+					seen[g.Index][r]++
+				}
+				if before := gpu(s, i-1, g.Index); before != nil {
+					spanS[g.Index] += t.At.Sub(s[i-1].At).Seconds()
+					for r, total := range g.ThrottledS {
+						if was, ok := before.ThrottledS[r]; ok && total > was {
+							if held[g.Index] == nil {
+								held[g.Index] = map[string]float64{}
+							}
+							held[g.Index][r] += total - was
+						}
+					}
+				}
+			}
+		}
+	}
+	m.SMClockMinMHz, m.SMClockMeanMHz = least(mhz), average(mhz)
+	m.PowerMeanW, m.PowerLimitMinW = average(watts), least(caps)
+	if len(degrees) > 0 {
+		m.TemperatureMaxC = finite(slices.Max(degrees))
+	}
+	reasons := map[string]bool{}
+	for _, index := range slices.Sorted(maps.Keys(union(seen, held))) {
+		var said []string
+		for _, r := range slices.Sorted(maps.Keys(union(seen[index], held[index]))) {
+			s := held[index][r]
+			counted := s > throttledShare*spanS[index]
+			if r == "gpu_idle" || seen[index][r] == 0 && !counted {
+				continue
+			}
+			reasons[r] = true
+			switch {
+			case !slices.Contains(limits, r):
+			case counted:
+				said = append(said, fmt.Sprintf("%s for %.3g of %.3g s", r, s, spanS[index]))
+			default:
+				said = append(said, fmt.Sprintf("%s in %d readings", r, seen[index][r]))
+			}
+		}
+		if len(said) > 0 {
+			doubt(Throttled, "GPU %d was held back: %s", index, strings.Join(said, ", "))
+		}
+	}
+	if len(reasons) > 0 {
+		m.ThrottleReasons = slices.Sorted(maps.Keys(reasons))
+	}
+	if throttles > 0 {
+		doubt(Throttled, "CPU cores were slowed for heat %d times", throttles)
+	}
+	for _, index := range slices.Sorted(maps.Keys(clocks)) {
+		if k := clocks[index]; k.least < (1-clockFall)*k.first {
+			doubt(ClockDrift, "the SM clock of GPU %d fell from %.0f to %.0f MHz (%.0f %%)", index, k.first, k.least, 100*(k.least/k.first-1))
+		}
+	}
+	var foreign []string
+	for _, s := range spans {
+		foreign = append(foreign, s.Foreign()...)
+	}
+	slices.Sort(foreign)
+	if foreign = slices.Compact(foreign); len(foreign) > 0 {
+		doubt(ForeignProcess, "another process computed on a GPU: %s", strings.Join(foreign, "; "))
+	}
+	if intervalS > 0 {
+		m.OtherCPUs = finite(otherS / intervalS)
+		if m.OtherCPUs != nil && *m.OtherCPUs > busyCPUs(cpus) {
+			doubt(BusyHost, "other processes used %.2g of %d CPUs", *m.OtherCPUs, cpus)
+		}
+	}
+	return m
+}
+
+// serversGPUs are the GPUs that processes of the run were seen on; nil: none.
+func serversGPUs(spans []Span) map[int]bool {
+	var ours map[int]bool
+	for _, s := range spans {
+		for _, t := range s {
+			for _, p := range t.Processes {
+				if p.Owner == event.OwnerOwn && p.GPU != nil {
+					if ours == nil {
+						ours = map[int]bool{}
+					}
+					ours[*p.GPU] = true
+				}
+			}
+		}
+	}
+	return ours
+}
+
+// gpu is a device in one reading of a span, nil where it is not there.
+func gpu(s Span, at, index int) *event.GPUReading {
+	if at < 0 {
+		return nil
+	}
+	for i := range s[at].GPUs {
+		if g := &s[at].GPUs[i]; g.Index == index {
+			return g
+		}
+	}
+	return nil
+}
+
+func with(list []float64, x *float64) []float64 {
+	if x != nil && finite(*x) != nil {
+		list = append(list, *x)
+	}
+	return list
+}
+
+func least(list []float64) *float64 {
+	if len(list) == 0 {
+		return nil
+	}
+	return finite(slices.Min(list))
+}
+
+func average(list []float64) *float64 {
+	var sum float64
+	for _, x := range list {
+		sum += x
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return finite(sum / float64(len(list)))
+}
+
+func union[K comparable, A, B any](a map[K]A, b map[K]B) map[K]bool {
+	all := make(map[K]bool, len(a)+len(b))
+	for k := range a {
+		all[k] = true
+	}
+	for k := range b {
+		all[k] = true
+	}
+	return all
+}
