@@ -22,7 +22,7 @@ import (
 func Derive(runID string, h *history.History, env *run.Environment) *Tables {
 	d := deriver{id: runKey{runID, SchemaVersion}, h: h}
 	t := &Tables{
-		Deployments: d.deployments(), Samples: d.samples(), Repeats: d.repeats(), Points: d.points(), Settings: d.settings(),
+		Deployments: d.deployments(), Samples: d.samples(), Repeats: d.repeats(), Points: d.points(), Settings: d.settings(), Telemetry: d.telemetry(),
 		meta: map[string]string{"run_id": runID, "spec_hash": h.Plan.SpecHash, "schema_version": strconv.Itoa(SchemaVersion)},
 	}
 	t.Fits = d.fits()
@@ -256,7 +256,10 @@ func (d *deriver) point(p *history.Point) PointRow {
 	if p.Skip != nil {
 		r.SkippedBecause = p.Skip.Because
 	}
-	doubts := e.Doubts
+	m := p.Machine()
+	r.GPUClockMin, r.GPUClockMean, r.GPUPower, r.GPUPowerLimit, r.GPUTemperature = m.SMClockMinMHz, m.SMClockMeanMHz, m.PowerMeanW, m.PowerLimitMinW, m.TemperatureMaxC
+	r.GPUThrottle, r.OtherCPUs = reasonsText(m.ThrottleReasons), m.OtherCPUs
+	doubts := slices.Concat(e.Doubts, m.Doubts)
 	for _, n := range p.Notes {
 		doubts = append(slices.Clip(doubts), stat.Finding{Code: stat.Code(n.Code), Detail: n.Text})
 	}
@@ -499,6 +502,12 @@ func (d *deriver) settings() []SettingRow {
 	for _, v := range d.h.Plan.Variants {
 		for _, f := range requested(v) {
 			put(v.Name, f.name, "requested", f.value)
+		}
+		if w := d.h.Plan.Host.PowerW; w > 0 {
+			put(v.Name, "host.power_w", "requested", w)
+		}
+		if w := d.powerLimit(v.Name); w != nil {
+			put(v.Name, "host.power_w", "effective", w)
 		}
 	}
 	spoke := map[string]bool{}
