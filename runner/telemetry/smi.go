@@ -3,7 +3,6 @@ package telemetry
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -14,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"twopoint/results/event"
 )
@@ -257,11 +257,17 @@ func mebibytes(s string) *int64 {
 	return &b
 }
 
+// bounded is foreign text as it can be kept and shown.
 func bounded(s string) string {
 	if len(s) > maxName {
 		s = s[:maxName]
 	}
-	return strings.ToValidUTF8(s, "\uFFFD")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
 }
 
 // output is what a program prints, standard error after standard output, at most
@@ -289,29 +295,31 @@ func output(ctx context.Context, path string, args ...string) ([]byte, error) {
 			return nil, fmt.Errorf("nvidia-smi: %w, and it cannot be killed", ctx.Err())
 		}
 	}
-	text := append(stdout.Bytes(), stderr.Bytes()...)
+	text := slices.Concat(stdout.buf, stderr.buf)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("nvidia-smi did not answer: %w", ctx.Err())
-	case errors.Is(err, errTooMuch):
-		return nil, fmt.Errorf("nvidia-smi: %w", err)
+	case stdout.full || stderr.full:
+		return nil, fmt.Errorf("nvidia-smi: more than %d bytes of output", maxOutput)
 	case err != nil:
 		line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 		return text, fmt.Errorf("nvidia-smi: %w: %s", err, bounded(line))
 	}
-	return stdout.Bytes(), nil
+	return stdout.buf, nil
 }
 
-var errTooMuch = fmt.Errorf("more than %d bytes of output", maxOutput)
-
-// capped keeps what fits and refuses the rest.
-type capped struct{ bytes.Buffer }
+// capped keeps what fits and refuses the rest. It has no ReadFrom, by which
+// io.Copy would go around Write.
+type capped struct {
+	buf  []byte
+	full bool
+}
 
 func (c *capped) Write(b []byte) (int, error) {
-	if c.Len()+len(b) > maxOutput {
-		return 0, errTooMuch
+	if len(c.buf)+len(b) > maxOutput {
+		c.full = true
+		return 0, io.ErrShortWrite
 	}
-	return c.Buffer.Write(b)
+	c.buf = append(c.buf, b...)
+	return len(b), nil
 }
-
-var _ io.Writer = (*capped)(nil)
