@@ -1,0 +1,169 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"twopoint/results/event"
+	"twopoint/results/history"
+	"twopoint/runner/failure"
+)
+
+// failed finds out what became of the server, records the outcome of the point
+// and of those that the policy skips with it.
+func (a *Agent) failed(ctx context.Context, l *life, p *history.Point, role string, s *event.Sample) error {
+	state := l.aftermath(ctx, s)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f := l.classify(s, stageOf(role, s), state)
+	f.PointID = p.ID
+	if err := a.Record(event.Event{Type: event.TypeFailure, Failure: &f}); err != nil {
+		return err
+	}
+	if role == event.RoleDrift { // the point has its outcome, and others lose nothing
+		return errDeadUnless(state == alive)
+	}
+	policy := a.Order.Plan.OnFailure
+	if policy == "" && failure.Kind(f.Kind).SkipLonger() {
+		policy = "skip_longer"
+	}
+	for _, q := range a.todo(p.Variant) {
+		if policy == "skip_longer" && (q.Context < p.Context || q.Concurrency < p.Concurrency) || policy != "skip_longer" && policy != "stop_variant" {
+			continue
+		}
+		skip := event.Skip{PointID: q.ID, Reason: policy, Because: p.ID, Detail: fmt.Sprintf("%s at context %d", f.Kind, p.Context)}
+		if err := a.Record(event.Event{Type: event.TypeSkip, Skip: &skip}); err != nil {
+			return err
+		}
+	}
+	return errDeadUnless(state == alive)
+}
+
+func errDeadUnless(alive bool) error {
+	if alive {
+		return nil
+	}
+	return errDead
+}
+
+func stageOf(role string, s *event.Sample) failure.Stage {
+	switch {
+	case s.Flush != nil && s.Error == string(failure.FlushRefused):
+		return failure.Flush
+	case role == event.RoleWarmup:
+		return failure.Warmup
+	case len(s.ChunkS) > 0:
+		return failure.Decode
+	}
+	return failure.Prefill
+}
+
+// classify turns what is known of a failure into its row. s is nil where no
+// request was under way.
+func (l *life) classify(s *event.Sample, stage failure.Stage, state aftermath) event.Failure {
+	o := failure.Observation{Stage: stage, Facts: map[failure.Fact]string{}}
+	if s != nil {
+		o.Transport, o.HTTPStatus = failure.Transport(s.Transport), s.HTTPStatus
+		if o.Transport == failure.HTTP || o.Transport == failure.ErrorEvent {
+			o.Body = s.Detail
+		} else {
+			o.Error = s.Detail
+		}
+		switch failure.Kind(s.Error) {
+		case failure.FlushRefused:
+			o.Facts[failure.RefusedFlush] = s.Detail
+		case failure.Timeout:
+			if s.Limit == "no_token" {
+				o.Facts[failure.NoToken] = s.Detail
+			} else {
+				o.Facts[failure.LimitPassed] = s.Detail
+			}
+		}
+		o.Facts[map[aftermath]failure.Fact{alive: failure.ProbeAnswered, dead: failure.ProbeUnanswered, silent: failure.ProbeUnanswered}[state]] = ""
+	}
+	if l.proc != nil {
+		o.Exit.State = failure.Running
+		o.Log = l.proc.LogSince(l.mark, failureTail)
+		if l.ended() {
+			exit := l.proc.Exit()
+			o.Exit = failure.Exit{State: failure.Ended, Code: exit.Code, Signal: exit.Signal, Asked: exit.Asked}
+			if exit.Lost {
+				o.Facts[failure.SupervisorKilled] = ""
+			}
+		}
+	}
+	f := l.outcome(failure.Classify(o), stage)
+	f.HTTPStatus, f.ExitSignal = o.HTTPStatus, o.Exit.Signal
+	if o.Exit.State == failure.Ended && o.Exit.Signal == "" {
+		f.ExitCode = &o.Exit.Code
+	}
+	return *f
+}
+
+// outcome is a finding as an event.
+func (l *life) outcome(f failure.Finding, stage failure.Stage) *event.Failure {
+	return &event.Failure{DeploymentID: l.id, Variant: l.variant.Name, Kind: string(f.Kind), Stage: string(stage), Scope: string(f.Scope),
+		Signature: f.Signature, Message: f.Message, Evidence: f.Evidence}
+}
+
+// fact is the outcome that a single fact decides.
+func (l *life) fact(stage failure.Stage, fact failure.Fact, err error) *event.Failure {
+	return l.outcome(failure.Classify(failure.Observation{Stage: stage, Facts: map[failure.Fact]string{fact: err.Error()}}), stage)
+}
+
+// unusable is the outcome of a server that answers, but not as the one that the
+// spec describes.
+func (l *life) unusable(err error) *event.Failure {
+	return l.outcome(failure.Classify(failure.Observation{Stage: failure.Load, Transport: failure.Malformed, Error: err.Error()}), failure.Load)
+}
+
+// What became of a server after a request failed.
+type aftermath int
+
+const (
+	alive  aftermath = iota // it answers
+	dead                    // its process has ended, or its address refuses
+	silent                  // it is there and does not answer
+)
+
+// aftermath finds out whether the server still answers. A server that dies is
+// given time to be gone, so that its exit status and last words can be read.
+func (l *life) aftermath(ctx context.Context, s *event.Sample) aftermath {
+	if !l.ended() {
+		try, cancel := context.WithTimeout(ctx, aliveWait)
+		defer cancel()
+		stopped := make(chan struct{})
+		go func() { // a process that ends answers the question at once
+			select {
+			case <-l.done():
+				cancel()
+			case <-stopped:
+			}
+		}()
+		err := l.engine.Ready(try, l.client, l.variant.Variant)
+		close(stopped)
+		if err == nil && !l.ended() {
+			return alive
+		}
+		if l.proc == nil {
+			return silent
+		}
+		wait := time.NewTimer(deathWait)
+		defer wait.Stop()
+		if errors.Is(try.Err(), context.DeadlineExceeded) || s.Error == string(failure.Timeout) { // it holds the line: nothing suggests that it is dying
+			wait.Reset(time.Second)
+		}
+		select {
+		case <-l.done():
+		case <-wait.C:
+		case <-ctx.Done():
+		}
+	}
+	if l.ended() {
+		return dead
+	}
+	return silent
+}

@@ -1,0 +1,58 @@
+package runner
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+
+	"twopoint/results/event"
+	"twopoint/runner/engine"
+	"twopoint/runner/method"
+	"twopoint/runner/method/prompt"
+)
+
+// Generate implements method.Server: one timed request, streamed unless only
+// whole answers have counts.
+func (l *life) Generate(ctx context.Context, r method.Request) event.Sample {
+	if l.proc != nil {
+		l.mark = l.proc.LogMark()
+	}
+	return l.engine.Generate(ctx, l.client, engine.Request{
+		Model: l.info.Model, IDs: r.Prompt.IDs, Text: r.Prompt.Text, MaxTokens: r.MaxTokens, Stream: !l.info.CountsWhole,
+		NoReuse: l.variant.Flush != "never" && !r.Reuse, Salt: salt(),
+	})
+}
+
+// Flush implements method.Server. With flush "never" the engine's own default
+// is what is measured.
+func (l *life) Flush(ctx context.Context) *event.Flush {
+	f, ok := l.engine.(engine.Flusher)
+	if !ok || l.variant.Flush == "never" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, flushWait)
+	defer cancel()
+	verdict := f.Flush(ctx, l.client)
+	return &verdict
+}
+
+// WaitIdle implements method.Server. A server that does not become idle shows
+// in the flush's verdict, so that nothing is returned here.
+func (l *life) WaitIdle(ctx context.Context) {
+	if idler, ok := l.engine.(engine.Idler); ok {
+		ctx, cancel := context.WithTimeout(ctx, idleWait)
+		defer cancel()
+		idler.WaitIdle(ctx, l.client)
+	}
+}
+
+// Prompt implements method.Server.
+func (l *life) Prompt(length, slot int) (prompt.Prompt, error) { return l.prompts.Build(length, slot) }
+
+func salt() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}
+
+var _ method.Server = (*life)(nil)
