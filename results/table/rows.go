@@ -256,14 +256,6 @@ type PointRow struct {
 	AcceptLength  *float64 `col:"accept_length" unit:"token" doc:"mean tokens per forward pass; rows compare in tok/s only where it agrees"`
 	SPerTokServer *float64 `col:"s_per_tok_server" unit:"s/tok" doc:"the server's own decode time per token: a second opinion"`
 
-	GPUClockMin    *float64 `col:"gpu_sm_clock_min_mhz" unit:"MHz" doc:"lowest SM clock read around the point's pairs, of the GPUs that the server is on; readings of an idle GPU left out; null: no sensor"`
-	GPUClockMean   *float64 `col:"gpu_sm_clock_mean_mhz" unit:"MHz" doc:"mean of those"`
-	GPUPower       *float64 `col:"gpu_power_mean_w" unit:"W" doc:"mean power of one GPU in those readings, which are made between requests"`
-	GPUPowerLimit  *float64 `col:"gpu_power_limit_w" unit:"W" doc:"power cap in force, the lowest"`
-	GPUTemperature *float64 `col:"gpu_temperature_max_c" unit:"degree C" doc:"highest temperature in those readings"`
-	GPUThrottle    string   `col:"gpu_throttle_reasons" doc:"what held the clocks back, seen in a reading or counted by the driver, comma-separated; none: nothing; null: not reported"`
-	OtherCPUs      *float64 `col:"other_cpus" doc:"CPUs in use by processes outside the run while the point was measured; null: not known"`
-
 	FailureKind    string `col:"failure_kind" doc:"what went wrong, one of a closed list"`
 	FailureStage   string `col:"failure_stage" doc:"build, launch, load, warmup, flush, prefill, decode or teardown"`
 	FailureScope   string `col:"failure_scope" doc:"request, server, host or link"`
@@ -274,6 +266,15 @@ type PointRow struct {
 	ExitSignal     string `col:"exit_signal" doc:"signal that ended the server"`
 	HTTPStatus     *int64 `col:"http_status" doc:"HTTP status of the failed request"`
 	SkippedBecause string `col:"skipped_because" doc:"point_id of the failure behind a skip"`
+
+	// What the sensors say, whatever the status.
+	GPUClockMin    *float64 `col:"gpu_sm_clock_min_mhz" unit:"MHz" doc:"lowest SM clock read around the point's pairs, of the GPUs that the server is on; readings of an idle GPU left out; null: no sensor"`
+	GPUClockMean   *float64 `col:"gpu_sm_clock_mean_mhz" unit:"MHz" doc:"mean of those"`
+	GPUPower       *float64 `col:"gpu_power_mean_w" unit:"W" doc:"mean power of one GPU in those readings, which are made between requests"`
+	GPUPowerLimit  *float64 `col:"gpu_power_limit_w" unit:"W" doc:"power cap in force, the lowest"`
+	GPUTemperature *float64 `col:"gpu_temperature_max_c" unit:"degree C" doc:"highest temperature in those readings"`
+	GPUThrottle    string   `col:"gpu_throttle_reasons" doc:"what held the clocks back, seen in a reading or counted by the driver, comma-separated; none: nothing; null: not reported"`
+	OtherCPUs      *float64 `col:"other_cpus" doc:"CPUs in use by processes outside the run while the point was measured; null: not known"`
 }
 
 // FitRow is a line through the points of a sweep.

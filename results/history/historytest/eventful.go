@@ -62,7 +62,15 @@ func Eventful() *Run {
 	r.Pair(d3, "other/256/1", event.RoleMeasure)
 	r.Pair(d3, "other/256/1", event.RoleMeasure)
 	r.Done("other/256/1", "budget")
+	clock := func(mhz float64, reasons ...string) event.Telemetry {
+		return event.Telemetry{GPUs: []event.GPUReading{{Index: 3, UUID: "GPU-d3", SMClockMHz: &mhz, PowerW: ptr(412.5), PowerLimitW: ptr(600.0), Temperature: ptr(71.0),
+			MemoryUsed: ptr(int64(1 << 33)), ThrottleReasons: append([]string{}, reasons...), ThrottledS: map[string]float64{"sw_power_cap": 1.5}}}, Processes: []event.GPUProcess{}}
+	}
+	r.Reading(d3, "other/512/1", event.MomentBefore, clock(1980))
 	r.Measure(d3, "other/512/1", 3, uncounted)
+	later := clock(1500, "sw_power_cap")
+	later.Processes = append(later.Processes, event.GPUProcess{PID: 4242, GPU: ptr(3), Name: "python3", MemoryBytes: ptr(int64(1 << 33)), Owner: event.OwnerForeign})
+	r.Reading(d3, "other/512/1", event.MomentAfter, later)
 	r.Measure(d3, "other/1024/1", 3, buffered)
 	r.Sized("other/2048/1")
 	r.Pair(d3, "other/2048/1", event.RoleMeasure, cached)

@@ -221,6 +221,18 @@ func (r *Run) Measure(life, key string, n int, changes ...Change) {
 	r.Done(key, "target")
 }
 
+// Reading adds a reading of the machine: of the host, and of the GPUs and
+// processes in t. key names the point of the pair that it was made for; empty:
+// none.
+func (r *Run) Reading(life, key, moment string, t event.Telemetry) {
+	t.DeploymentID, t.Moment, t.At, t.TookS = life, moment, time.Date(2026, 3, 1, 12, 0, len(r.Events), 0, time.UTC), 0.05
+	if key != "" {
+		t.PointID, t.Role, t.Repeat = r.Point(key).ID, event.RoleMeasure, 1
+	}
+	t.Host = event.HostReading{CPUs: 4, CPUClockMHz: ptr(2600.0), Load1: ptr(0.5), MemoryAvailable: ptr(int64(1 << 33)), MemoryPressure: ptr(0.0), IntervalS: ptr(1.0), OtherCPUs: ptr(0.05)}
+	r.Add(event.Event{Type: event.TypeTelemetry, Telemetry: &t})
+}
+
 func (r *Run) shortest(variant string) int {
 	n := 0
 	for _, p := range r.Plan.Points {
