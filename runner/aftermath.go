@@ -86,7 +86,7 @@ func (l *life) classify(s *event.Sample, stage failure.Stage, state aftermath) e
 	}
 	if l.proc != nil {
 		o.Exit.State = failure.Running
-		o.Log = l.proc.LogSince(l.mark, failureTail)
+		o.Log = l.proc.LogSince(l.mark.Load(), failureTail)
 		if l.ended() {
 			exit := l.proc.Exit()
 			o.Exit = failure.Exit{State: failure.Ended, Code: exit.Code, Signal: exit.Signal, Asked: exit.Asked}

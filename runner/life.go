@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"twopoint/results/event"
@@ -47,7 +48,7 @@ type life struct {
 	info    engine.Info
 	prompts *prompt.Builder
 	proc    *deploy.Deployment // nil for a server that we do not start
-	mark    int64              // end of the log when the current request began
+	mark    atomic.Int64       // end of the log when the latest request began
 	launch  time.Time
 
 	recorded bool // the launch event is on disk

@@ -15,10 +15,11 @@ import (
 // whole answers have counts.
 func (l *life) Generate(ctx context.Context, r method.Request) event.Sample {
 	if l.proc != nil {
-		l.mark = l.proc.LogMark()
+		l.mark.Store(l.proc.LogMark())
 	}
 	return l.engine.Generate(ctx, l.client, engine.Request{
 		Model: l.info.Model, IDs: r.Prompt.IDs, Text: r.Prompt.Text, MaxTokens: r.MaxTokens, Stream: !l.info.CountsWhole,
+		Slot: r.Slot, Begin: r.Begin,
 		NoReuse: l.variant.Flush != "never" && !r.Reuse, Salt: salt(),
 	})
 }

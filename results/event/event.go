@@ -171,8 +171,12 @@ type Sample struct {
 	Finish       string `json:"finish,omitempty"` // length | stop | abort | …
 	OutputSHA256 string `json:"output_sha256,omitempty"`
 
+	// Began is when the first byte was written, with its monotonic reading, from
+	// which OffsetS is made; never written to disk.
+	Began time.Time `json:"-"`
+
 	// What was generated, for those who look at it before the sample is recorded
-	// (gates): never written, at most 64 KiB and 16,384 ids.
+	// (gates): never written to disk, at most 64 KiB and 16,384 ids.
 	OutputText string  `json:"-"`
 	OutputIDs  []int32 `json:"-"`
 

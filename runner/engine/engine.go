@@ -110,6 +110,11 @@ type Request struct {
 	// slots pin the request to it.
 	Slot int
 
+	// Begin, where set, is called once the connection stands and returns when the
+	// request may be sent: simultaneous requests wait there for each other. A
+	// request that has to be repeated calls it again.
+	Begin func()
+
 	// NoReuse asks for the engine's per-request switch against prefix reuse
 	// (a salt, cache_prompt:false), where it has one.
 	NoReuse bool

@@ -155,9 +155,12 @@ func (x *exchange) run(ctx context.Context, raw []byte) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 
+	if x.r.Begin != nil {
+		x.r.Begin()
+	}
 	x.arm(false)
 	_, werr := conn.Write(raw)
-	x.s.Start = conn.first.UTC()
+	x.s.Start, x.s.Began = conn.first.UTC(), conn.first
 
 	br := bufio.NewReaderSize(conn, 64<<10)
 	resp, err := readResponse(br)

@@ -5,6 +5,7 @@ package method
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"twopoint/results/event"
@@ -34,6 +35,10 @@ type Request struct {
 	// Reuse leaves the engine's prefix cache as it is for this request, where
 	// there is a switch for single requests. Only the cache probe wants that.
 	Reuse bool
+
+	// Slot and Begin belong to simultaneous requests (see engine.Request).
+	Slot  int
+	Begin func()
 }
 
 // Recorder takes events; nil means that all of them are on disk.
@@ -74,10 +79,9 @@ func TwoPoint(ctx context.Context, s Server, p Pair, rec Recorder) (failed *even
 		var events []event.Event
 		for k := range samples {
 			events = append(events, event.Event{Type: event.TypeSample, Sample: &samples[k]})
-		}
-		last := samples[len(samples)-1]
-		if last.Error != "" {
-			failed, end.Status = &last, "failed"
+			if samples[k].Error != "" && failed == nil {
+				failed, end.Status = &samples[k], "failed"
+			}
 		}
 		if i == 1 || failed != nil {
 			return failed, rec.Record(append(events, event.Event{Type: event.TypeRepeat, Repeat: &end})...)
@@ -90,7 +94,8 @@ func TwoPoint(ctx context.Context, s Server, p Pair, rec Recorder) (failed *even
 }
 
 // leg measures one side: the samples are the settle request's, if there was
-// one, and the timed request's; a failed settle request ends the leg.
+// one, and those of the timed requests, by slot; a failed settle request ends
+// the leg.
 func (p Pair) leg(ctx context.Context, s Server, leg string, second bool) (samples []event.Sample, err error) {
 	keep := func(sample event.Sample, role string, length int) error {
 		sample.DeploymentID, sample.PointID, sample.Role, sample.ContextRequested = p.DeploymentID, p.Point.ID, role, length
@@ -122,14 +127,61 @@ func (p Pair) leg(ctx context.Context, s Server, leg string, second bool) (sampl
 			return samples, err
 		}
 	}
-	body, err := s.Prompt(p.Point.Context, 0)
+	timed, err := p.together(ctx, s, map[string]int{"a": p.A, "b": p.B}[leg])
 	if err != nil {
 		return nil, err
 	}
-	sample := s.Generate(ctx, Request{Prompt: body, MaxTokens: map[string]int{"a": p.A, "b": p.B}[leg]})
-	sample.Flush = flush
-	err = keep(sample, p.Role, p.Point.Context)
-	return samples, err
+	for _, sample := range timed {
+		sample.Flush = flush
+		if err := keep(sample, p.Role, p.Point.Context); err != nil {
+			return nil, err
+		}
+	}
+	return samples, nil
+}
+
+// together sends the point's simultaneous requests of tokens tokens each, all at
+// once when every connection stands, and reads each answer to its end, so that
+// none is left on the server when another failed. Each has a body of its own, so
+// that none can use another's prefix.
+func (p Pair) together(ctx context.Context, s Server, tokens int) ([]event.Sample, error) {
+	requests := make([]Request, max(p.Point.Concurrency, 1))
+	for slot := range requests {
+		body, err := s.Prompt(p.Point.Context, slot)
+		if err != nil {
+			return nil, err
+		}
+		requests[slot] = Request{Prompt: body, MaxTokens: tokens, Slot: slot}
+	}
+	if len(requests) == 1 {
+		return []event.Sample{s.Generate(ctx, requests[0])}, nil
+	}
+	samples := make([]event.Sample, len(requests))
+	var waiting, running sync.WaitGroup
+	waiting.Add(len(requests))
+	for slot, r := range requests {
+		arrive := sync.OnceFunc(waiting.Done)
+		r.Begin = func() { arrive(); waiting.Wait() }
+		running.Go(func() {
+			defer arrive() // one that finds no connection keeps nobody waiting
+			samples[slot] = s.Generate(ctx, r)
+			samples[slot].Slot = slot
+		})
+	}
+	running.Wait()
+	var earliest time.Time
+	for _, sample := range samples {
+		if b := sample.Began; !b.IsZero() && (earliest.IsZero() || b.Before(earliest)) {
+			earliest = b
+		}
+	}
+	for slot := range samples {
+		if b := samples[slot].Began; !b.IsZero() {
+			offset := b.Sub(earliest).Seconds()
+			samples[slot].OffsetS = &offset
+		}
+	}
+	return samples, nil
 }
 
 // Probe asks the deployment once whether its prefix cache answers repeated

@@ -13,14 +13,6 @@ var unsupported = []struct {
 	what  string
 	paths func(x *schema.Experiment) []string // data paths of the values that ask for it
 }{
-	{"concurrency above 1", func(x *schema.Experiment) (out []string) {
-		for i, c := range x.Sweep.Concurrency {
-			if c > 1 {
-				out = append(out, index("sweep.concurrency", i))
-			}
-		}
-		return out
-	}},
 	{"the method stream", when(func(x *schema.Experiment) bool { return x.Method.Stream != nil }, "method.stream")},
 	{"the method multi_point", when(func(x *schema.Experiment) bool { return x.Method.MultiPoint != nil }, "method.multi_point")},
 	{"the method decode_at_depth", when(func(x *schema.Experiment) bool { return x.Method.DecodeAtDepth != nil }, "method.decode_at_depth")},
