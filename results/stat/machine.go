@@ -45,12 +45,14 @@ var limits = []string{"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_
 // it, in order. Pairs that follow each other quickly share one.
 type Span []event.Telemetry
 
-// Foreign names the processes on GPUs that came while the span was measured.
+// Foreign names the processes on GPUs that came while the span was measured. Of
+// the GPUs only those count that the server is on, where that is known.
 func (s Span) Foreign() []string {
+	ours := serversGPUs([]Span{s})
 	var list []string
 	for _, t := range s {
 		for _, p := range t.Processes {
-			if p.Owner != event.OwnerForeign {
+			if p.Owner != event.OwnerForeign || ours != nil && p.GPU != nil && !ours[*p.GPU] {
 				continue
 			}
 			if text := Describe(p); !slices.Contains(list, text) {
@@ -93,8 +95,13 @@ type Machine struct {
 // NewMachine sums up the spans of a point's pairs.
 func NewMachine(spans []Span) Machine {
 	var m Machine
-	doubt := func(c Code, format string, args ...any) {
-		m.Doubts = append(m.Doubts, Finding{c, fmt.Sprintf(format, args...)})
+	doubt := func(c Code, format string, args ...any) { // one line a code
+		text := fmt.Sprintf(format, args...)
+		if i := slices.IndexFunc(m.Doubts, func(f Finding) bool { return f.Code == c }); i >= 0 {
+			m.Doubts[i].Detail += "; " + text
+			return
+		}
+		m.Doubts = append(m.Doubts, Finding{c, text})
 	}
 	ours := serversGPUs(spans)
 	type clock struct{ first, least float64 }

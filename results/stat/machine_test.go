@@ -71,6 +71,13 @@ func TestMachine(t *testing.T) {
 		{"a hot CPU", []Span{{heat(5), heat(9)}, {heat(100), heat(100)}}, "throttled: slowed for heat 4 times", nil},
 		{"a stranger", []Span{{process(event.OwnerResident), process(event.OwnerForeign)}, {process(event.OwnerForeign)}}, "foreign_process: pid 42 (train) with 8.0 GiB on GPU 3", nil},
 		{"a resident", []Span{{process(event.OwnerResident), process(event.OwnerResident)}}, "", nil},
+		{"a stranger elsewhere", []Span{{func() event.Telemetry {
+			r, elsewhere := process(event.OwnerForeign), 5
+			r.Processes = append(r.Processes, event.GPUProcess{PID: 7, GPU: &elsewhere, Owner: event.OwnerOwn})
+			return r
+		}()}}, "", nil},
+		{"two GPUs", []Span{{{GPUs: []event.GPUReading{{Index: 0, ThrottleReasons: []string{"sw_power_cap"}}, {Index: 1, ThrottleReasons: []string{"hw_thermal_slowdown"}}}}}},
+			"throttled: GPU 0 was held back: sw_power_cap in 1 readings; GPU 1 was held back: hw_thermal_slowdown in 1 readings", nil},
 		{"a busy host", []Span{{host(0, 8, 100), host(1, 0.1, 1), host(2, 1.3, 1)}}, "busy_host: used 0.7 of 8 CPUs", func(m Machine) bool { return *m.OtherCPUs > 0.69 && *m.OtherCPUs < 0.71 }},
 		{"a host at rest", []Span{{host(0, 0, 1), host(1, 0.39, 1)}}, "", func(m Machine) bool { return *m.OtherCPUs == 0.39 }},
 	} {
