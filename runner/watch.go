@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,42 +29,98 @@ const (
 // estimate: the only ones that are made under load.
 const duringEvery = time.Second
 
+// Under host.foreign "stop" a launch waits a little for strangers to go: the
+// driver goes on listing a process for a moment after its end.
+const (
+	foreignLooks = 3
+	foreignPause = time.Second
+)
+
 // watchLaunch reads the machine before a server's life: processes of others on
-// the GPUs are noted, or keep the server from being started where the spec says
+// its GPUs are noted, or keep the server from being started where the spec says
 // so; the power cap in force is compared with the one asked for. No process is
 // ended and no cap is set.
 func (l *life) watchLaunch(ctx context.Context, a *Agent, managed bool) (*event.Failure, error) {
 	if a.Monitor == nil {
 		return nil, nil
 	}
-	t := a.Monitor.Launch(ctx, managed)
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	t.DeploymentID = l.id
-	if err := a.reading(l.variant.Name, t); err != nil {
-		return nil, err
-	}
-	if err := a.checkPowerCap(l.variant.Name, t); err != nil {
-		return nil, err
-	}
+	stop := managed && a.Order.Plan.Host.Foreign == "stop"
 	var found []string
-	for _, p := range t.Processes {
-		if p.Owner != event.OwnerOwn {
-			found = append(found, stat.Describe(p))
+	for look := 1; ; look++ {
+		t := a.Monitor.Launch(ctx, managed)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		t.DeploymentID = l.id
+		if err := a.reading(l.variant.Name, t); err != nil {
+			return nil, err
+		}
+		found = nil
+		visible := l.visibleGPUs(t.GPUs)
+		for _, p := range t.Processes {
+			if p.Owner != event.OwnerOwn && (p.GPU == nil || visible[*p.GPU]) {
+				found = append(found, stat.Describe(p))
+			}
+		}
+		if !stop || len(found) == 0 || look == foreignLooks {
+			if err := a.checkPowerCap(l.variant.Name, t); err != nil {
+				return nil, err
+			}
+			break
+		}
+		select {
+		case <-time.After(foreignPause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
 	if !managed || len(found) == 0 {
 		return nil, nil
 	}
 	text := "on the GPUs before the launch: " + strings.Join(found, "; ")
-	if a.Order.Plan.Host.Foreign != "stop" {
+	if !stop {
 		return nil, a.note(l.variant.Name, noteForeign, text)
 	}
 	return l.outcome(failure.Finding{
 		Kind: failure.StartError, Scope: failure.Host, Signature: noteForeign,
 		Message: `not started, for host.foreign is "stop": ` + text, Evidence: found,
 	}, failure.Launch), nil
+}
+
+// visibleGPUs are the GPUs that the server can see: those that
+// CUDA_VISIBLE_DEVICES names in its environment, by index or by the beginning of
+// a UUID (CUDA programming guide, environment variables), else all. A name that
+// is neither makes all of them visible. nvidia-smi and CUDA count GPUs alike
+// where they are of one kind or CUDA_DEVICE_ORDER is PCI_BUS_ID.
+func (l *life) visibleGPUs(gpus []event.GPUReading) map[int]bool {
+	const name = "CUDA_VISIBLE_DEVICES"
+	value, set := os.LookupEnv(name)
+	if e, ok := l.variant.Env[name]; ok && e.Secret == "" {
+		value, set = e.Value, true
+	}
+	all, some := map[int]bool{}, map[int]bool{}
+	known := true
+	for _, g := range gpus {
+		all[g.Index] = true
+	}
+	for word := range strings.SplitSeq(value, ",") {
+		word = strings.TrimSpace(word)
+		index, err := strconv.Atoi(word)
+		if err == nil && !all[index] { // CUDA stops reading at an index that does not exist
+			break
+		}
+		found := false
+		for _, g := range gpus {
+			if err == nil && g.Index == index || err != nil && strings.HasPrefix(word, "GPU-") && strings.HasPrefix(g.UUID, word) {
+				some[g.Index], found = true, true
+			}
+		}
+		known = known && (found || word == "")
+	}
+	if !set || !known {
+		return all
+	}
+	return some
 }
 
 // checkPowerCap notes where a cap that the spec asks for is not the one in force.
