@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -136,7 +135,7 @@ func (a *Agent) checkPowerCap(variant string, t event.Telemetry) error {
 			continue
 		}
 		seen = true
-		if math.Abs(*g.PowerLimitW-asked) > 0.5 { // the driver rounds
+		if !stat.SameCap(asked, *g.PowerLimitW) {
 			other = append(other, fmt.Sprintf("GPU %d is capped at %g W", g.Index, *g.PowerLimitW))
 		}
 	}

@@ -30,7 +30,9 @@ func (h *History) telemetry(e event.Event) {
 		w = &watch{}
 		h.watches[e.Order] = w
 	}
-	w.span = append(w.span, *e.Telemetry)
+	if e.Telemetry.Moment != event.MomentLaunch { // another life, perhaps another day: it says nothing about the pairs before
+		w.span = append(w.span, *e.Telemetry)
+	}
 	if e.Telemetry.Moment == event.MomentDuring {
 		return
 	}
@@ -77,7 +79,7 @@ func (p *Point) Machine() stat.Machine {
 		}
 		spans = append(spans, s)
 	}
-	return stat.NewMachine(spans)
+	return stat.NewMachine(spans, p.history.Plan.Host.PowerW)
 }
 
 // PowerLimits are the caps in force that were read in lives of a variant's

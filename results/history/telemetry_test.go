@@ -64,6 +64,24 @@ func TestReadingsAroundPairs(t *testing.T) {
 	}
 }
 
+// What is read before the launch of another life, perhaps on another day, says
+// nothing about the pairs before.
+func TestReadingsOfAnotherLife(t *testing.T) {
+	r := historytest.New(historytest.Experiment([]int{256}, historytest.Variant("fast")))
+	clock := func(mhz float64) event.Telemetry {
+		return event.Telemetry{GPUs: []event.GPUReading{{SMClockMHz: &mhz, ThrottleReasons: []string{}}}}
+	}
+	r.Begin("start")
+	d := r.Launch("fast")
+	r.Reading(d, "fast/256/1", event.MomentBefore, clock(1980))
+	r.Pair(d, "fast/256/1", event.RoleMeasure)
+	r.Begin("resume")
+	r.Reading("o1-d2", "", event.MomentLaunch, clock(300))
+	if m := r.Point("fast/256/1").Machine(); len(m.Doubts) > 0 || m.SMClockMinMHz == nil || *m.SMClockMinMHz != 1980 {
+		t.Errorf("%+v", m)
+	}
+}
+
 // Readings of one order say nothing about the pairs of another.
 func TestReadingsOfAnotherOrder(t *testing.T) {
 	r := historytest.New(historytest.Experiment([]int{256}, historytest.Variant("fast")))

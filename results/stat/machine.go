@@ -3,6 +3,7 @@ package stat
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -92,8 +93,9 @@ type Machine struct {
 	Doubts          []Finding
 }
 
-// NewMachine sums up the spans of a point's pairs.
-func NewMachine(spans []Span) Machine {
+// NewMachine sums up the spans of a point's pairs. powerW is the power cap that
+// was asked for, 0 for none: that it binds where it is in force is no doubt.
+func NewMachine(spans []Span, powerW float64) Machine {
 	var m Machine
 	doubt := func(c Code, format string, args ...any) { // one line a code
 		text := fmt.Sprintf(format, args...)
@@ -166,6 +168,7 @@ func NewMachine(spans []Span) Machine {
 	if len(degrees) > 0 {
 		m.TemperatureMaxC = finite(slices.Max(degrees))
 	}
+	asked := powerW > 0 && m.PowerLimitMinW != nil && SameCap(powerW, *m.PowerLimitMinW)
 	reasons := map[string]bool{}
 	for _, index := range slices.Sorted(maps.Keys(union(seen, held))) {
 		var said []string
@@ -177,7 +180,7 @@ func NewMachine(spans []Span) Machine {
 			}
 			reasons[r] = true
 			switch {
-			case !slices.Contains(limits, r):
+			case !slices.Contains(limits, r), r == "sw_power_cap" && asked:
 			case counted:
 				said = append(said, fmt.Sprintf("%s for %.3g of %.3g s", r, s, spanS[index]))
 			default:
@@ -215,6 +218,9 @@ func NewMachine(spans []Span) Machine {
 	}
 	return m
 }
+
+// SameCap tells whether a power cap in force is the one asked for; drivers round.
+func SameCap(askedW, inForceW float64) bool { return math.Abs(askedW-inForceW) <= 0.5 }
 
 // serversGPUs are the GPUs that processes of the run were seen on; nil: none.
 func serversGPUs(spans []Span) map[int]bool {
