@@ -60,12 +60,12 @@ func TestMachine(t *testing.T) {
 			return *m.SMClockMinMHz == 1980 && len(m.ThrottleReasons) == 0
 		}, 0},
 		{"capped", []Span{{at(0, working(1980)), at(1, working(1900, "sw_power_cap", "sync_boost"))}}, "throttled: GPU 0 was held back: sw_power_cap in 1 readings", func(m Machine) bool {
-			return reflect.DeepEqual(m.ThrottleReasons, []string{"sw_power_cap", "sync_boost"}) || reflect.DeepEqual(m.ThrottleReasons, []string{"sync_boost", "sw_power_cap"})
+			return reflect.DeepEqual(m.ThrottleReasons, []string{"sw_power_cap", "sync_boost"})
 		}, 0},
 		{"a setting is no throttling", []Span{{at(0, working(1410, "applications_clocks_setting")), at(1, working(1410, "applications_clocks_setting"))}}, "", func(m Machine) bool {
 			return reflect.DeepEqual(m.ThrottleReasons, []string{"applications_clocks_setting"})
 		}, 0},
-		{"counted in between", []Span{{at(0, counted(100)), at(10, counted(102.5))}, {at(100, counted(150)), at(110, counted(150))}, 0},
+		{"counted in between", []Span{{at(0, counted(100)), at(10, counted(102.5))}, {at(100, counted(150)), at(110, counted(150))}},
 			"throttled: sw_power_cap for 2.5 of 20 s", func(m Machine) bool { return reflect.DeepEqual(m.ThrottleReasons, []string{"sw_power_cap"}) }, 0},
 		{"counted, too short to matter", []Span{{at(0, counted(100)), at(10, counted(100.05))}}, "", func(m Machine) bool { return len(m.ThrottleReasons) == 0 }, 0},
 		{"a driver loaded anew", []Span{{at(0, counted(100)), at(10, counted(0))}}, "", nil, 0},
@@ -77,7 +77,7 @@ func TestMachine(t *testing.T) {
 			r.Processes = append(r.Processes, event.GPUProcess{PID: 7, GPU: &elsewhere, Owner: event.OwnerOwn})
 			return r
 		}()}}, "", nil, 0},
-		{"two GPUs", []Span{{{GPUs: []event.GPUReading{{Index: 0, ThrottleReasons: []string{"sw_power_cap"}}, {Index: 1, ThrottleReasons: []string{"hw_thermal_slowdown"}}}}}, 0},
+		{"two GPUs", []Span{{{GPUs: []event.GPUReading{{Index: 0, ThrottleReasons: []string{"sw_power_cap"}}, {Index: 1, ThrottleReasons: []string{"hw_thermal_slowdown"}}}}}},
 			"throttled: GPU 0 was held back: sw_power_cap in 1 readings; GPU 1 was held back: hw_thermal_slowdown in 1 readings", nil, 0},
 		{"a busy host", []Span{{host(0, 8, 100), host(1, 0.1, 1), host(2, 1.3, 1)}}, "busy_host: used 0.7 of 8 CPUs", func(m Machine) bool { return *m.OtherCPUs > 0.69 && *m.OtherCPUs < 0.71 }, 0},
 		{"a host at rest", []Span{{host(0, 0, 1), host(1, 0.39, 1)}}, "", func(m Machine) bool { return *m.OtherCPUs == 0.39 }, 0},
