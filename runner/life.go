@@ -47,8 +47,9 @@ type life struct {
 	client  *engine.Client
 	info    engine.Info
 	prompts *prompt.Builder
-	proc    *deploy.Deployment // nil for a server that we do not start
-	mark    atomic.Int64       // end of the log when the latest request began
+	atDepth map[string][]prompt.Prompt // by point: what its legs find in the prefix cache
+	proc    *deploy.Deployment         // nil for a server that we do not start
+	mark    atomic.Int64               // end of the log when the latest request began
 	launch  time.Time
 
 	recorded bool // the launch event is on disk

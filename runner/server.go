@@ -9,6 +9,7 @@ import (
 	"twopoint/runner/engine"
 	"twopoint/runner/method"
 	"twopoint/runner/method/prompt"
+	"twopoint/schema/plan"
 )
 
 // Generate implements method.Server: one timed request, streamed unless only
@@ -49,6 +50,25 @@ func (l *life) WaitIdle(ctx context.Context) {
 
 // Prompt implements method.Server.
 func (l *life) Prompt(length, slot int) (prompt.Prompt, error) { return l.prompts.Build(length, slot) }
+
+// cached are the prompts of a point whose copies in the prefix cache its legs
+// run on: the same for as long as the server lives.
+func (l *life) cached(p plan.Point) ([]prompt.Prompt, error) {
+	if l.atDepth[p.ID] == nil {
+		prompts := make([]prompt.Prompt, max(p.Concurrency, 1))
+		for slot := range prompts {
+			var err error
+			if prompts[slot], err = l.Prompt(p.Context, slot); err != nil {
+				return nil, err
+			}
+		}
+		if l.atDepth == nil {
+			l.atDepth = map[string][]prompt.Prompt{}
+		}
+		l.atDepth[p.ID] = prompts
+	}
+	return l.atDepth[p.ID], nil
+}
 
 func salt() string {
 	var b [8]byte

@@ -8,7 +8,7 @@ import (
 
 // request is what the token budgets of a point depend on.
 func (a *Agent) request(l *life, p *history.Point) stat.SizeRequest {
-	tp := a.Order.Plan.Method.TwoPoint
+	tp := a.Order.Plan.Method.Legs()
 	return stat.SizeRequest{
 		A: tp.A, B: tp.B, Target: tp.Repeats.Target, Context: p.Context, Concurrency: p.Concurrency,
 		Speculative: l.info.Speculative, ContextLimit: l.info.ContextLimit,
@@ -32,5 +32,17 @@ func (a *Agent) pilotBudgets(l *life, p *history.Point) (na, nb int) {
 // size fixes a and b for the point, from its pilots where b is auto.
 func (a *Agent) size(l *life, p *history.Point) (event.Point, error) {
 	s, err := stat.Size(p.Pilots(), a.request(l, p))
+	if a.Order.Plan.Method.Stream != nil {
+		s.A = 0 // there is no such leg
+	}
 	return event.Point{PointID: p.ID, State: "sized", A: s.A, B: s.B, S0: s.S0S, JitterS: &s.JitterS, Capped: s.Capped}, err
+}
+
+// coldB is the budget of leg b of a cold pair: that of the measured pairs, or, where
+// the tool chooses, what the target asks for if the prefill wanders by 1 %.
+func (a *Agent) coldB(l *life, p *history.Point) int {
+	if a.Order.Plan.Method.Legs().B > 0 {
+		return p.Sized.B
+	}
+	return p.Sized.A + stat.ColdTokens(p.Sized.B-p.Sized.A, p.PrimeS, p.Sized.S0, a.request(l, p))
 }

@@ -9,6 +9,7 @@ import (
 	"twopoint/results/event"
 	"twopoint/results/history"
 	"twopoint/runner/method"
+	"twopoint/schema"
 	"twopoint/schema/plan"
 )
 
@@ -90,15 +91,15 @@ func (a *Agent) close(p *history.Point, life string) error {
 // life has not seen the point yet, and by pilots where its budgets are not
 // fixed.
 func (a *Agent) visit(ctx context.Context, l *life, p *history.Point, fresh bool) error {
-	tp := a.Order.Plan.Method.TwoPoint
+	asked := a.Order.Plan.Method.Legs()
 	pa, pb := a.pilotBudgets(l, p)
-	if fresh && tp.Warmup {
+	if fresh && asked.Warmup {
 		if ok, err := a.pair(ctx, l, p, event.RoleWarmup, pa, pb); !ok {
 			return err
 		}
 	}
 	if p.Sized == nil {
-		if tp.B == 0 {
+		if asked.B == 0 {
 			for range plan.PilotPairs {
 				if ok, err := a.pair(ctx, l, p, event.RolePilot, pa, pb); !ok {
 					return err
@@ -110,6 +111,11 @@ func (a *Agent) visit(ctx context.Context, l *life, p *history.Point, fresh bool
 			return err
 		}
 		if err := a.Record(event.Event{Type: event.TypePoint, Point: &sized}); err != nil {
+			return err
+		}
+	}
+	if fresh && a.Order.Plan.Method.DecodeAtDepth != nil && p.AtEnd() {
+		if ok, err := a.pair(ctx, l, p, event.RoleCold, p.Sized.A, a.coldB(l, p)); !ok {
 			return err
 		}
 	}
@@ -138,10 +144,22 @@ func (a *Agent) pair(ctx context.Context, l *life, p *history.Point, role string
 	if err != nil {
 		return false, err
 	}
-	failed, err := method.TwoPoint(ctx, l, method.Pair{
-		DeploymentID: l.id, Point: p.Point, Role: role, Repeat: repeat, Attempt: attempt, A: na, B: nb,
-		FirstB: repeat%2 == 0, Settle: a.Order.Plan.Method.TwoPoint.Settle, RequireFlush: l.variant.Flush == "require",
-	}, a)
+	m := a.Order.Plan.Method
+	pair := method.Pair{
+		DeploymentID: l.id, Point: p.Point, Role: role, Repeat: repeat, Attempt: attempt, Legs: method.Legs(m.Budgets(na, nb)),
+		Descending: repeat%2 == 0, Settle: m.Legs().Settle, RequireFlush: l.variant.Flush == "require",
+	}
+	switch {
+	case role == event.RoleCold:
+		pair.Settle = schema.Settle{Mode: "request"}
+	case m.DecodeAtDepth != nil:
+		if pair.Cached, err = l.cached(p.Point); err != nil {
+			return false, err
+		}
+	case m.Stream != nil:
+		pair.Descending = false
+	}
+	failed, err := method.Measure(ctx, l, pair, a)
 	if err = errors.Join(err, watched()); err != nil || failed == nil {
 		return err == nil, err
 	}

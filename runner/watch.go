@@ -62,7 +62,7 @@ func (l *life) watchLaunch(ctx context.Context, a *Agent, managed bool) (*event.
 			}
 		}
 		if !stop || len(found) == 0 || look == foreignLooks {
-			if err := a.checkPowerCap(l.variant.Name, t); err != nil {
+			if err := a.checkPowerCap(l.variant.Name, t.GPUs, visible); err != nil {
 				return nil, err
 			}
 			break
@@ -122,16 +122,17 @@ func (l *life) visibleGPUs(gpus []event.GPUReading) map[int]bool {
 	return some
 }
 
-// checkPowerCap notes where a cap that the spec asks for is not the one in force.
-func (a *Agent) checkPowerCap(variant string, t event.Telemetry) error {
+// checkPowerCap notes where a cap that the spec asks for is not the one in force
+// on a GPU that the server can see.
+func (a *Agent) checkPowerCap(variant string, gpus []event.GPUReading, visible map[int]bool) error {
 	asked := a.Order.Plan.Host.PowerW
 	if asked <= 0 {
 		return nil
 	}
 	var other []string
 	seen := false
-	for _, g := range t.GPUs {
-		if g.PowerLimitW == nil {
+	for _, g := range gpus {
+		if g.PowerLimitW == nil || !visible[g.Index] {
 			continue
 		}
 		seen = true

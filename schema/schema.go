@@ -212,24 +212,75 @@ type Prompt struct {
 // Method holds exactly one way of measuring.
 type Method struct {
 	TwoPoint      *TwoPoint      `json:"two_point,omitempty"`
-	Stream        map[string]any `json:"stream,omitempty"`
-	MultiPoint    map[string]any `json:"multi_point,omitempty"`
-	DecodeAtDepth map[string]any `json:"decode_at_depth,omitempty"`
+	Stream        *Stream        `json:"stream,omitempty"`
+	MultiPoint    *MultiPoint    `json:"multi_point,omitempty"`
+	DecodeAtDepth *DecodeAtDepth `json:"decode_at_depth,omitempty"`
 }
+
+// Names of the methods: their fields in the language.
+const (
+	MethodTwoPoint      = "two_point"
+	MethodStream        = "stream"
+	MethodMultiPoint    = "multi_point"
+	MethodDecodeAtDepth = "decode_at_depth"
+)
 
 // Name is the method's field name in the language.
 func (m Method) Name() string {
 	switch {
 	case m.TwoPoint != nil:
-		return "two_point"
+		return MethodTwoPoint
 	case m.Stream != nil:
-		return "stream"
+		return MethodStream
 	case m.MultiPoint != nil:
-		return "multi_point"
+		return MethodMultiPoint
 	case m.DecodeAtDepth != nil:
-		return "decode_at_depth"
+		return MethodDecodeAtDepth
 	}
 	return ""
+}
+
+// Legs is what the method asks of its legs, in the words of two_point: stream
+// has leg b alone, with A 0; the budgets between a and b of multi_point are
+// Budgets. It is zero where there is no method.
+func (m Method) Legs() TwoPoint {
+	switch {
+	case m.TwoPoint != nil:
+		return *m.TwoPoint
+	case m.Stream != nil:
+		return TwoPoint{B: m.Stream.Tokens, Repeats: m.Stream.Repeats, Warmup: m.Stream.Warmup, Settle: m.Stream.Settle}
+	case m.MultiPoint != nil:
+		return m.MultiPoint.TwoPoint
+	case m.DecodeAtDepth != nil:
+		d := m.DecodeAtDepth
+		return TwoPoint{A: d.A, B: d.B, Repeats: d.Repeats, Warmup: d.Warmup, Settle: Settle{Mode: "none"}}
+	}
+	return TwoPoint{}
+}
+
+// LegCount is the number of legs of a repeat.
+func (m Method) LegCount() int {
+	switch {
+	case m.Stream != nil:
+		return 1
+	case m.MultiPoint != nil:
+		return m.MultiPoint.Budgets
+	}
+	return 2
+}
+
+// Budgets are the tokens of the legs of a repeat whose shortest and longest have
+// a and b, ascending: evenly spaced, without repetition.
+func (m Method) Budgets(a, b int) []int {
+	n := min(m.LegCount(), b-a+1)
+	if n == 1 {
+		return []int{b}
+	}
+	out := make([]int, n)
+	for i := range out {
+		out[i] = a + (i*(b-a)+(n-1)/2)/(n-1)
+	}
+	return out
 }
 
 // TwoPoint asks for a and b tokens from the same prompt length; the difference
@@ -240,6 +291,29 @@ type TwoPoint struct {
 	Repeats Repeats `json:"repeats"`
 	Warmup  bool    `json:"warmup"`
 	Settle  Settle  `json:"settle"`
+}
+
+// MultiPoint asks for three or more budgets from a to b; a line through their
+// times gives the slope, and whether they lie on one.
+type MultiPoint struct {
+	TwoPoint
+	Budgets int `json:"budgets"` // legs of a repeat, a and b among them
+}
+
+// Stream asks for one answer and looks at the arrival of its tokens.
+type Stream struct {
+	Tokens  int     `json:"tokens"` // of the answer
+	Repeats Repeats `json:"repeats"`
+	Warmup  bool    `json:"warmup"`
+	Settle  Settle  `json:"settle"`
+}
+
+// DecodeAtDepth sends the prompt once and measures pairs on its cached prefix.
+type DecodeAtDepth struct {
+	A       int     `json:"a"`           // as TwoPoint's
+	B       int     `json:"b,omitempty"` // as TwoPoint's
+	Repeats Repeats `json:"repeats"`
+	Warmup  bool    `json:"warmup"`
 }
 
 // Repeats is the stopping rule of a point.

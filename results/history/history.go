@@ -8,6 +8,7 @@ package history
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"twopoint/results/event"
@@ -30,6 +31,7 @@ type History struct {
 	Last     time.Time
 
 	points   []*Point
+	ends     map[sweep][]*Point // of each sweep: its shortest and longest context
 	byID     map[string]*Point
 	lives    map[string]*Life
 	variants map[string]plan.Variant
@@ -56,6 +58,8 @@ type Point struct {
 	Skip    *event.Skip    // its outcome, where it was not tried
 	Notes   []event.Note   // what was noted about it
 
+	PrimeS float64 // the longest time to first token of requests that put its prompt into the cache, seconds
+
 	history  *History
 	pairs    map[pairKey]*Pair
 	order    []pairKey
@@ -73,7 +77,8 @@ type Pair struct {
 	Status   string // complete | failed | cancelled; a torn pair is cancelled
 	A, B     []event.Sample
 
-	span       stat.Span // the machine's readings around it
+	span       stat.Span        // the machine's readings around it
+	mid        [][]event.Sample // of legs m1, m2, …
 	ended      bool
 	judged     bool
 	superseded bool // tried again since, or about to be: it enters no figure
@@ -101,6 +106,7 @@ func New(p plan.Plan, events []event.Event) *History {
 		h.points = append(h.points, point)
 		h.byID[pt.ID] = point
 	}
+	h.ends = ends(h.points)
 	for _, e := range events {
 		h.Add(e)
 	}
@@ -233,19 +239,36 @@ func (p *Point) pair(k pairKey, life string) *Pair {
 }
 
 func (p *Point) sample(s *event.Sample) {
-	if s.Leg != "a" && s.Leg != "b" || s.Role == event.RoleSettle {
+	switch {
+	case s.Role == event.RolePrime && s.TTFTS != nil:
+		p.PrimeS = max(p.PrimeS, *s.TTFTS)
+		return
+	case s.Role == event.RolePrime, s.Role == event.RoleSettle, s.Role == event.RoleGate:
+		return
+	}
+	var mid int
+	if n, err := fmt.Sscanf(s.Leg, "m%d", &mid); s.Leg != "a" && s.Leg != "b" && (n != 1 || err != nil || mid < 1 || mid > maxMid) {
 		return
 	}
 	pr := p.pair(pairKey{s.Role, s.Repeat, s.Attempt}, s.DeploymentID)
-	if len(pr.A)+len(pr.B) == 0 {
+	if pr.LegOrder == "" {
 		pr.LegOrder = map[string]string{"a": "ab", "b": "ba"}[s.Leg]
 	}
-	if s.Leg == "a" {
+	switch s.Leg {
+	case "a":
 		pr.A = append(pr.A, *s)
-	} else {
+	case "b":
 		pr.B = append(pr.B, *s)
+	default:
+		for len(pr.mid) < mid {
+			pr.mid = append(pr.mid, nil)
+		}
+		pr.mid[mid-1] = append(pr.mid[mid-1], *s)
 	}
 }
+
+// maxMid bounds the legs between a and b of a pair.
+const maxMid = 1000
 
 func (p *Point) end(r event.Repeat) *Pair {
 	pr := p.pair(pairKey{r.Role, r.Repeat, r.Attempt}, r.DeploymentID)
@@ -291,7 +314,7 @@ func (p *Point) of(role string) []*Pair {
 		if k.role == role {
 			pr := p.pairs[k]
 			if !pr.judged {
-				pr.judge(p.history.rules(p, pr.Life))
+				pr.judge(p.history.rules(p, pr))
 				pr.disturb(p.history.Plan.Host.Foreign)
 			}
 			out = append(out, pr)
@@ -301,21 +324,24 @@ func (p *Point) of(role string) []*Pair {
 }
 
 func (pr *Pair) judge(r stat.Rules) {
-	pr.Pair, pr.judged = stat.NewPair(pr.A, pr.B, r), true
+	pr.Pair, pr.judged = stat.NewPair(pr.A, pr.B, r, pr.mid...), true
 	if (!pr.ended || pr.Status == cancelled) && !pr.Pair.Interrupted() {
 		// Both legs are there, but not the word that the pair was whole.
 		pr.Pair.Reasons = append(pr.Pair.Reasons, stat.Finding{Code: stat.Cancelled, Detail: "interrupted before the pair was recorded as complete"})
 	}
 }
 
-// rules are what judging a pair of a point in a life depends on. A life is
-// ready and probed before its first pair.
-func (h *History) rules(p *Point, life string) stat.Rules {
+// rules are what judging a pair of a point depends on. A life is ready and probed
+// before its first pair.
+func (h *History) rules(p *Point, pr *Pair) stat.Rules {
 	r := stat.Rules{
-		Concurrency: p.Concurrency, Length: h.Plan.Prompt.Length, Tolerance: h.Plan.Prompt.Tolerance,
+		Method: h.Plan.Method.Name(), Concurrency: p.Concurrency, Length: h.Plan.Prompt.Length, Tolerance: h.Plan.Prompt.Tolerance,
 		Flush: h.variants[p.Variant].Flush, Nonce: h.Plan.Prompt.Nonce,
 	}
-	if l := h.lives[life]; l != nil {
+	if pr.Role == event.RoleCold {
+		r.Method = schema.MethodTwoPoint
+	}
+	if l := h.lives[pr.Life]; l != nil {
 		r.Probe = l.Probe
 		r.Page = int64(number(l.Effective["page_size"]))
 		if s, ok := l.Effective["speculative"].(bool); ok {
@@ -379,12 +405,7 @@ func (p *Point) stats(life string) []stat.Pair {
 	return out
 }
 
-func (p *Point) repeats() schema.Repeats {
-	if tp := p.history.Plan.Method.TwoPoint; tp != nil {
-		return tp.Repeats
-	}
-	return schema.Repeats{}
-}
+func (p *Point) repeats() schema.Repeats { return p.history.Plan.Method.Legs().Repeats }
 
 // DoneIn asks the stopping rule whether the point needs no further pair in a
 // server life, and why. Where the spec asks for several lives each takes its
@@ -436,6 +457,9 @@ func (p *Point) Estimate() stat.Point {
 		}
 		e := stat.Estimate(p.stats(""), p.repeats(), s0)
 		p.estimate = &e
+	}
+	if p.history.Plan.Method.DecodeAtDepth != nil {
+		return p.history.confirmed(p)
 	}
 	return *p.estimate
 }

@@ -31,8 +31,10 @@ const (
 // of SPerTok and PrefillS, not means of rates; so is DecodeStreamTokS. All are
 // per request but for DecodeTotalTokS.
 type Values struct {
-	SPerTok, SPerStep, SPerTokServer, MakespanSPerTok Figure
-	PrefillS, TTFTS, TPOTS, ITLS                      Figure
+	Main Figure // what the method estimates, in seconds per token
+
+	SPerTok, SPerStep, SPerTokServer, SPerTokStream, MakespanSPerTok Figure
+	PrefillS, TTFTS, TPOTS, ITLS                                     Figure
 
 	DecodeTokS, DecodeTotalTokS, DecodeStreamTokS, PrefillTokS Figure
 
@@ -108,7 +110,7 @@ func split(pairs []Pair) (valid, finished []*Pair) {
 			continue
 		}
 		finished = append(finished, p)
-		if p.Valid() && p.SPerTok != nil {
+		if p.Valid() && p.Main != nil {
 			valid = append(valid, p)
 		}
 	}
@@ -119,7 +121,7 @@ func (pt *Point) decide(v Values, finished []*Pair, rule schema.Repeats, s0 *flo
 	unresolved := func(c Code, format string, args ...any) {
 		pt.Status, pt.Reason, pt.Detail = Unresolved, c, fmt.Sprintf(format, args...)
 	}
-	f := v.SPerTok
+	f := v.Main
 	switch {
 	case tooManyInvalid(pt.NInvalid, len(finished)):
 		pt.Status = Invalid
@@ -208,16 +210,18 @@ func values(pairs []*Pair, rule schema.Repeats) Values {
 	fig := func(get func(*Pair) *float64) Figure { return figure(pairs, rule, get) }
 	mean := func(get func(*Pair) *float64) *float64 { return fig(get).Mean }
 	v := Values{
+		Main:            fig(func(p *Pair) *float64 { return p.Main }),
 		SPerTok:         fig(func(p *Pair) *float64 { return p.SPerTok }),
 		SPerStep:        fig(func(p *Pair) *float64 { return p.SPerStep }),
 		SPerTokServer:   fig(func(p *Pair) *float64 { return p.SPerTokServer }),
+		SPerTokStream:   fig(func(p *Pair) *float64 { return p.SPerTokStream }),
 		MakespanSPerTok: fig(func(p *Pair) *float64 { return p.MakespanSPerTok }),
 		PrefillS:        fig(func(p *Pair) *float64 { return p.PrefillS }),
 		TTFTS:           fig(func(p *Pair) *float64 { return p.TTFTS }),
 		TPOTS:           fig(func(p *Pair) *float64 { return p.TPOTS }),
 		ITLS:            fig(func(p *Pair) *float64 { return p.ITLS }),
 		AcceptLength:    fig(func(p *Pair) *float64 { return p.AcceptLength }),
-		PromptTokens:    mean(func(p *Pair) *float64 { return positive(p.A.PromptTokens) }),
+		PromptTokens:    mean((*Pair).promptTokens),
 		TokensA:         mean(func(p *Pair) *float64 { return p.A.Tokens }),
 		TokensB:         mean(func(p *Pair) *float64 { return p.B.Tokens }),
 	}
@@ -248,9 +252,9 @@ func (pt *Point) collectDoubts(v Values, valid []*Pair) {
 	var ab, ba []float64
 	for _, p := range valid {
 		if p.Order == "ba" {
-			ba = append(ba, *p.SPerTok)
+			ba = append(ba, *p.Main)
 		} else {
-			ab = append(ab, *p.SPerTok)
+			ab = append(ab, *p.Main)
 		}
 	}
 	if differ(ab, ba) {
@@ -261,8 +265,11 @@ func (pt *Point) collectDoubts(v Values, valid []*Pair) {
 			doubt(Trend, "seconds per token change by %+.2g %% a repeat", 100*perRepeat / *newFigure(slopes(valid)).Mean)
 		}
 	}
-	if v.SPerTok.Disagree && pt.Status == OK {
-		doubt(MedianDisagrees, "mean %.4g and median %.4g s per token", *v.SPerTok.Mean, *v.SPerTok.Median)
+	if v.Main.Disagree && pt.Status == OK {
+		doubt(MedianDisagrees, "mean %.4g and median %.4g s per token", *v.Main.Mean, *v.Main.Median)
+	}
+	if p, found := lackOfFit(valid); found {
+		doubt(LackOfFit, "the times of %d budgets do not lie on a line (p = %.2g)", 2+len(valid[0].Mid), p)
 	}
 	if pt.Deployments == 1 {
 		doubt(OneServerLife, "all %d pairs ran in one life of the server", len(valid))
@@ -288,7 +295,7 @@ func (pt *Point) collectDoubts(v Values, valid []*Pair) {
 
 func slopes(pairs []*Pair) (xs []float64) {
 	for _, p := range pairs {
-		xs = append(xs, *p.SPerTok)
+		xs = append(xs, *p.Main)
 	}
 	return xs
 }
@@ -333,18 +340,18 @@ func significant(d, se, df float64) bool {
 func trend(pairs []*Pair) (perRepeat float64, found bool) {
 	pairs = slices.Clone(pairs)
 	slices.SortStableFunc(pairs, func(p, q *Pair) int {
-		return cmp.Or(cmp.Compare(p.Repeat, q.Repeat), cmp.Compare(p.Attempt, q.Attempt), cmp.Compare(*p.SPerTok, *q.SPerTok))
+		return cmp.Or(cmp.Compare(p.Repeat, q.Repeat), cmp.Compare(p.Attempt, q.Attempt), cmp.Compare(*p.Main, *q.Main))
 	})
 	n := float64(len(pairs))
 	var mx, my float64
 	for _, p := range pairs {
 		mx += float64(p.Repeat) / n
-		my += *p.SPerTok / n
+		my += *p.Main / n
 	}
 	var sxx, sxy float64
 	for _, p := range pairs {
 		sxx += (float64(p.Repeat) - mx) * (float64(p.Repeat) - mx)
-		sxy += (float64(p.Repeat) - mx) * (*p.SPerTok - my)
+		sxy += (float64(p.Repeat) - mx) * (*p.Main - my)
 	}
 	if sxx == 0 {
 		return 0, false
@@ -352,13 +359,65 @@ func trend(pairs []*Pair) (perRepeat float64, found bool) {
 	b := sxy / sxx
 	var rss float64
 	for _, p := range pairs {
-		e := *p.SPerTok - my - b*(float64(p.Repeat)-mx)
+		e := *p.Main - my - b*(float64(p.Repeat)-mx)
 		rss += e * e
 	}
 	if math.Abs(b)*math.Sqrt(sxx) <= 1e-9*math.Abs(my) {
 		return b, false
 	}
 	return b, significant(math.Abs(b), math.Sqrt(rss/(n-2)/sxx), n-2)
+}
+
+// lackOfFit tests whether the mean times of three or more budgets lie on a
+// straight line, against the scatter of single times about those means: the
+// classical F test of lack of fit against pure error, with k − 2 and k·(n − 1)
+// degrees for k budgets and n repeats (Draper and Smith, Applied Regression
+// Analysis, section 2.1). A difference that is common to all legs of a repeat is
+// taken out first: it moves the line and does not bend it.
+func lackOfFit(pairs []*Pair) (p float64, found bool) {
+	if len(pairs) < 2 || len(pairs[0].Mid) == 0 {
+		return 0, false
+	}
+	k, n := 2+len(pairs[0].Mid), len(pairs)
+	tokens, sums := make([]float64, k), make([]float64, k)
+	rows := make([][]float64, n)
+	for i, pr := range pairs {
+		xs, ys := pr.line()
+		if len(xs) != k || i > 0 && !slices.Equal(xs, tokens) {
+			return 0, false // budgets that differ are no repetitions
+		}
+		copy(tokens, xs)
+		centre := mean(ys)
+		rows[i] = make([]float64, k)
+		for j, y := range ys {
+			rows[i][j] = y - centre
+			sums[j] += (y - centre) / float64(n)
+		}
+	}
+	mx := mean(tokens)
+	var sxx, sxy float64
+	for j, x := range tokens {
+		sxx += (x - mx) * (x - mx)
+		sxy += (x - mx) * sums[j]
+	}
+	var lack, pure, size float64
+	for j, x := range tokens {
+		e := sums[j] - sxy/sxx*(x-mx)
+		lack += float64(n) * e * e
+		for _, row := range rows {
+			pure += (row[j] - sums[j]) * (row[j] - sums[j])
+			size += row[j] * row[j]
+		}
+	}
+	df1, df2 := float64(k-2), float64((k-1)*(n-1)) // a degree a repeat goes to its centre
+	if lack <= 1e-18*size {
+		return 1, false
+	}
+	if pure <= 0 {
+		return 0, true
+	}
+	p = distuv.F{D1: df1, D2: df2}.Survival(lack / df1 / (pure / df2))
+	return p, p < doubtLevel
 }
 
 // Facts are what happened to a planned point beside its pairs, as the events say
@@ -387,10 +446,10 @@ func Status(pt Point, f Facts) (status, reason string) {
 // of its first pair at the same point; 1 is no drift. It is nil unless both are
 // valid and positive.
 func Drift(first, last Pair) *float64 {
-	if !first.Valid() || !last.Valid() || positive(first.SPerTok) == nil || positive(last.SPerTok) == nil {
+	if !first.Valid() || !last.Valid() || positive(first.Main) == nil || positive(last.Main) == nil {
 		return nil
 	}
-	return finite(*last.SPerTok / *first.SPerTok)
+	return finite(*last.Main / *first.Main)
 }
 
 // SameAcceptLength tells whether rows with these numbers of tokens a step may be

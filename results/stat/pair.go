@@ -7,10 +7,12 @@ import (
 	"slices"
 
 	"twopoint/results/event"
+	"twopoint/schema"
 )
 
 // Rules is what judging a pair needs to know beside its samples.
 type Rules struct {
+	Method      string       // of the plan, as schema.Method.Name gives it; "": two_point
 	Concurrency int          // requests of a leg; below 2: one
 	Length      string       // exact | reported: whether counts off the request invalidate a pair
 	Tolerance   float64      // for "reported": share of the prompt length that may be off without a doubt
@@ -68,16 +70,19 @@ type Leg struct {
 	Chunks       int      // pieces in which the tokens of all requests arrived
 }
 
-// Pair is one repeat of the two-point method, with n the tokens that the server
-// says it generated and t the time of a leg:
+// Pair is one repeat of a method. With n the tokens that the server says it
+// generated and t the time of a leg, the two-point method's is
 //
 //	s_per_tok = (t_b − t_a) / (n_b − n_a)
 //	prefill_s = t_a − (n_a − 1) · s_per_tok
 //
-// One token of leg a comes out of the prefill pass, hence n_a − 1. With several
-// requests a leg, SPerTok is c / window rate and TimeS a makespan (window.go).
-// A figure that the samples do not give is nil. An invalid pair keeps its
-// figures for display.
+// One token of leg a comes out of the prefill pass, hence n_a − 1. Legs between
+// (multi_point) make the slope a least-squares one, and the prefill time what
+// its line gives for one token. The method stream has leg b alone, whose figure
+// is SPerTokStream; decode_at_depth measures the slope on a cached prompt and
+// has no prefill. With several requests a leg, SPerTok is c / window rate and
+// TimeS a makespan (window.go). A figure that the samples do not give is nil. An
+// invalid pair keeps its figures for display.
 type Pair struct {
 	DeploymentID, PointID, Role string
 	Repeat, Attempt             int
@@ -85,6 +90,9 @@ type Pair struct {
 	Requests                    int    // of a leg
 
 	A, B Leg
+	Mid  []Leg // of multi_point, ascending
+
+	Main *float64 // what the method estimates: SPerTok, or SPerTokStream of the method stream
 
 	Reasons []Finding // why the pair is invalid; empty: it is valid
 	Doubts  []Finding
@@ -100,6 +108,7 @@ type Pair struct {
 	TTFTS            *float64 // of leg b
 	TPOTS            *float64 // of leg b: (t − TTFT)/(n − 1)
 	ITLS             *float64 // of leg b: median gap between two tokens; tokens of one chunk share its gap
+	SPerTokStream    *float64 // of leg b: time from first to last chunk / tokens after the first; of several requests c / window rate
 	DecodeStreamTokS *float64 // of leg b: tokens after the first chunk / time from first to last chunk
 	SPerTokServer    *float64 // of leg b, by the engine's own timings
 }
@@ -144,25 +153,53 @@ const nonceSpread = 16
 // less is worth a warning.
 const fewSteps = 32
 
-// NewPair judges the samples of the two legs of one repeat and computes the
-// pair's figures. Each leg needs as many samples as the concurrency, in any
-// order; with fewer the pair is torn.
-func NewPair(a, b []event.Sample, r Rules) Pair {
-	bySlot := func(x, y event.Sample) int { return cmp.Compare(x.Slot, y.Slot) }
-	a, b = slices.SortedStableFunc(slices.Values(a), bySlot), slices.SortedStableFunc(slices.Values(b), bySlot)
-
+// NewPair judges the samples of the legs of one repeat and computes its
+// figures; mid are the legs between a and b of multi_point. Each leg needs as
+// many samples as the concurrency, in any order; with fewer the pair is torn.
+func NewPair(a, b []event.Sample, r Rules, mid ...[]event.Sample) Pair {
+	legs := r.legs(a, b, mid)
 	p := Pair{Order: "ab", Requests: r.requests(), A: newLeg(a), B: newLeg(b)}
-	for _, s := range slices.Concat(a, b) {
-		p.DeploymentID, p.PointID, p.Role, p.Repeat, p.Attempt = s.DeploymentID, s.PointID, s.Role, s.Repeat, s.Attempt
+	for _, m := range mid {
+		p.Mid = append(p.Mid, newLeg(m))
+	}
+	for _, l := range legs {
+		for _, s := range l.samples {
+			p.DeploymentID, p.PointID, p.Role, p.Repeat, p.Attempt = s.DeploymentID, s.PointID, s.Role, s.Repeat, s.Attempt
+		}
 	}
 	if len(a) > 0 && a[0].Second || len(a) == 0 && len(b) > 0 && !b[0].Second {
 		p.Order = "ba"
 	}
-	p.judge(a, b, r)
-	if len(a) >= r.requests() && len(b) >= r.requests() {
-		p.measure(b, r)
+	p.judge(legs, r)
+	whole := !slices.ContainsFunc(legs, func(l leg) bool { return len(l.samples) < r.requests() })
+	if whole {
+		p.measure(legs[len(legs)-1].samples, r)
 	}
 	return p
+}
+
+// leg is a leg to be judged.
+type leg struct {
+	name    string
+	samples []event.Sample
+	of      Leg
+}
+
+// legs are those that the method has, ascending, their samples by slot.
+func (r Rules) legs(a, b []event.Sample, mid [][]event.Sample) []leg {
+	legs := []leg{{name: "b", samples: b}}
+	if r.Method != schema.MethodStream {
+		legs = []leg{{name: "a", samples: a}}
+		for i, m := range mid {
+			legs = append(legs, leg{name: fmt.Sprintf("m%d", i+1), samples: m})
+		}
+		legs = append(legs, leg{name: "b", samples: b})
+	}
+	for i, l := range legs {
+		legs[i].samples = slices.SortedStableFunc(slices.Values(l.samples), func(x, y event.Sample) int { return cmp.Compare(x.Slot, y.Slot) })
+		legs[i].of = newLeg(legs[i].samples)
+	}
+	return legs
 }
 
 func newLeg(samples []event.Sample) Leg {
@@ -228,28 +265,33 @@ func meanOf(samples []event.Sample, get func(event.Sample) *float64) *float64 {
 }
 
 // judge collects reasons and doubts.
-func (p *Pair) judge(a, b []event.Sample, r Rules) {
-	for _, leg := range []struct {
-		name    string
-		samples []event.Sample
-	}{{"a", a}, {"b", b}} {
-		for _, s := range leg.samples {
-			name := "leg " + leg.name
+func (p *Pair) judge(legs []leg, r Rules) {
+	var all []event.Sample
+	short := ""
+	for _, l := range legs {
+		for _, s := range l.samples {
+			name := "leg " + l.name
 			if r.requests() > 1 {
-				name = fmt.Sprintf("leg %s slot %d", leg.name, s.Slot)
+				name = fmt.Sprintf("leg %s slot %d", l.name, s.Slot)
 			}
 			p.judgeSample(name, s, r)
 		}
+		all = append(all, l.samples...)
+		if len(l.samples) < r.requests() {
+			short += fmt.Sprintf(", leg %s has %d", l.name, len(l.samples))
+		}
 	}
-	if slices.ContainsFunc(slices.Concat(a, b), unanswered) {
+	if slices.ContainsFunc(all, unanswered) {
 		return // no wonder that a leg is missing, and counts prove nothing more
 	}
-	if len(a) < r.requests() || len(b) < r.requests() {
-		p.reason(Torn, "leg a has %d and leg b %d of %d requests", len(a), len(b), r.requests())
+	if short != "" {
+		p.reason(Torn, "of %d requests a leg%s", r.requests(), short)
 		return
 	}
-	p.judgeLegs(r)
-	p.judgeRepetition(slices.Concat(a, b), r)
+	p.judgeLegs(legs, r)
+	if r.Method != schema.MethodDecodeAtDepth {
+		p.judgeRepetition(all, r)
+	}
 }
 
 // unanswered tells whether a request was not answered whole.
@@ -289,7 +331,9 @@ func (p *Pair) judgeSample(name string, s event.Sample, r Rules) {
 	if finite(s.TotalS) == nil || s.TotalS <= 0 {
 		p.reason(BadTime, "%s took %v s", name, s.TotalS)
 	}
-	if s.CachedTokens != nil && *s.CachedTokens > r.cold(s) {
+	if r.Method == schema.MethodDecodeAtDepth {
+		p.judgeDepth(name, s, r)
+	} else if s.CachedTokens != nil && *s.CachedTokens > r.cold(s) {
 		p.reason(CacheHit, "%s: %d prompt tokens came from the cache, at most %d are common to all prompts", name, *s.CachedTokens, r.cold(s))
 	}
 	p.judgeFlush(name, s, r)
@@ -322,9 +366,25 @@ func (p *Pair) judgeSample(name string, s event.Sample, r Rules) {
 	}
 }
 
+// judgeDepth asks that a leg ran on its cached prompt: all of it but one block,
+// of which at least a token is always computed anew.
+func (p *Pair) judgeDepth(name string, s event.Sample, r Rules) {
+	want := int64(s.ContextRequested)
+	if n := s.PromptTokens; n != nil && *n > 0 {
+		want = *n
+	}
+	want -= max(1, min(r.Page, maxPage))
+	switch n := s.CachedTokens; {
+	case n == nil:
+		p.reason(NotCached, "%s: no count of cached tokens, which alone proves that decode ran on the cached prompt", name)
+	case *n < want:
+		p.reason(NotCached, "%s: %d prompt tokens came from the cache, at least %d should", name, *n, want)
+	}
+}
+
 // judgeFlush applies the flush policy to one request.
 func (p *Pair) judgeFlush(name string, s event.Sample, r Rules) {
-	if r.Flush == "never" {
+	if r.Flush == "never" || r.Method == schema.MethodDecodeAtDepth { // which wants its prompt cached
 		return
 	}
 	counted := s.CachedTokens != nil && *s.CachedTokens <= r.cold(s)
@@ -366,33 +426,58 @@ func after(sep, text string) string {
 }
 
 // judgeLegs compares the legs with each other.
-func (p *Pair) judgeLegs(r Rules) {
-	a, b := p.A, p.B
-	if r.proven() == "no" && !r.Nonce {
-		p.reason(CacheNotFlushed, "the probe's prompt was still cached when it should not have been, and prompts have no nonce")
-	}
-	if a.CachedTokens == nil || b.CachedTokens == nil {
-		if a.TTFTS != nil && b.TTFTS != nil {
-			lo, hi := min(*a.TTFTS, *b.TTFTS), max(*a.TTFTS, *b.TTFTS)
-			if lo < suspectRatio*hi {
-				p.reason(CacheSuspected, "first tokens after %.4g s in leg a and %.4g s in leg b, a ratio of %.2g", *a.TTFTS, *b.TTFTS, lo/hi)
+func (p *Pair) judgeLegs(legs []leg, r Rules) {
+	first := legs[0].of
+	if r.Method == schema.MethodDecodeAtDepth {
+		for _, l := range legs[1:] {
+			if x, y := first.CachedTokens, l.of.CachedTokens; x != nil && y != nil && *x != *y {
+				p.reason(CachedDiffers, "%d cached tokens in leg a and %d in leg %s", *x, *y, l.name)
 			}
 		}
-		if r.proven() != "yes" {
-			p.doubt(CacheUnverified, "no count of cached tokens and flush proven: %s", r.proven())
+	} else {
+		if r.proven() == "no" && !r.Nonce {
+			p.reason(CacheNotFlushed, "the probe's prompt was still cached when it should not have been, and prompts have no nonce")
+		}
+		if slices.ContainsFunc(legs, func(l leg) bool { return l.of.CachedTokens == nil }) {
+			p.compareFirstTokens(legs)
+			if r.proven() != "yes" {
+				p.doubt(CacheUnverified, "no count of cached tokens and flush proven: %s", r.proven())
+			}
 		}
 	}
-	if pa, pb := positive(a.PromptTokens), positive(b.PromptTokens); (pa == nil) != (pb == nil) {
-		p.reason(CacheSuspected, "only one leg has a count of prompt tokens: %s and %s", count(a.PromptTokens), count(b.PromptTokens))
-	} else if pa != nil && *pa != *pb {
-		if d := *pb - *pa; math.Abs(d) > nonceSpread {
-			p.reason(CacheSuspected, "prompts of %g and %g tokens differ by more than a nonce can", *pa, *pb)
-		} else {
-			p.doubt(PromptDrift, "prompts of %g and %g tokens", *pa, *pb)
+	for i, l := range legs[1:] {
+		if pa, pb := positive(first.PromptTokens), positive(l.of.PromptTokens); (pa == nil) != (pb == nil) {
+			p.reason(CacheSuspected, "only one leg has a count of prompt tokens: %s and %s", count(first.PromptTokens), count(l.of.PromptTokens))
+		} else if pa != nil && *pa != *pb {
+			if d := *pb - *pa; math.Abs(d) > nonceSpread {
+				p.reason(CacheSuspected, "prompts of %g and %g tokens differ by more than a nonce can", *pa, *pb)
+			} else {
+				p.doubt(PromptDrift, "prompts of %g and %g tokens", *pa, *pb)
+			}
+		}
+		before := legs[i]
+		if x, y := before.of.Tokens, l.of.Tokens; x != nil && y != nil && *y <= *x {
+			p.reason(NoSecondPoint, "%g tokens in leg %s and %g in leg %s", *x, before.name, *y, l.name)
 		}
 	}
-	if a.Tokens != nil && b.Tokens != nil && *b.Tokens <= *a.Tokens {
-		p.reason(NoSecondPoint, "%g tokens in leg a and %g in leg b", *a.Tokens, *b.Tokens)
+}
+
+// compareFirstTokens looks for a leg whose first token came much sooner than
+// another's.
+func (p *Pair) compareFirstTokens(legs []leg) {
+	lo, hi := legs[0], legs[0]
+	for _, l := range legs {
+		switch t := l.of.TTFTS; {
+		case t == nil:
+			return
+		case *t < *lo.of.TTFTS:
+			lo = l
+		case *t > *hi.of.TTFTS:
+			hi = l
+		}
+	}
+	if x, y := *lo.of.TTFTS, *hi.of.TTFTS; x < suspectRatio*y {
+		p.reason(CacheSuspected, "first tokens after %.4g s in leg %s and %.4g s in leg %s, a ratio of %.2g", x, lo.name, y, hi.name, x/y)
 	}
 }
 
@@ -409,6 +494,14 @@ func (p *Pair) judgeRepetition(samples []event.Sample, r Rules) {
 			return
 		}
 	}
+}
+
+// promptTokens are those of the pair's first leg.
+func (p *Pair) promptTokens() *float64 {
+	if n := positive(p.A.PromptTokens); n != nil {
+		return n
+	}
+	return positive(p.B.PromptTokens)
 }
 
 func positive(x *float64) *float64 {
@@ -428,17 +521,32 @@ func count(x *float64) string {
 // measure computes the figures that the samples give.
 func (p *Pair) measure(b []event.Sample, r Rules) {
 	c := float64(r.requests())
-	if r.requests() == 1 {
-		p.SPerTok = p.slope()
-	} else {
-		p.MakespanSPerTok = p.slope()
-		p.measureWindow(b, r)
+	p.measureStream(b)
+	if r.requests() > 1 {
+		p.SPerTokStream = p.window(b, r)
 	}
+	switch {
+	case r.Method == schema.MethodStream:
+		if p.SPerTokStream == nil && r.requests() == 1 {
+			p.reason(NoStream, "leg b: %s", whyNoStream(b[0]))
+		}
+		p.Main = p.SPerTokStream
+		p.doubtFewSteps(p.B.Chunks/max(r.requests(), 1)-1, p.B.Tokens)
+		return
+	case r.requests() == 1:
+		p.SPerTok = p.slope()
+	default:
+		p.MakespanSPerTok, p.SPerTok = p.slope(), p.SPerTokStream
+	}
+	p.Main = p.SPerTok
 	p.measureSteps(r)
 	p.DecodeTokS = perSecond(1, p.SPerTok)
 	p.DecodeTotalTokS = perSecond(c, p.SPerTok)
-	p.measurePrefill(c)
-	p.measureStream(b)
+	if r.Method == schema.MethodDecodeAtDepth {
+		p.TTFTS = nil // of a cached prompt: not a prefill
+	} else {
+		p.measurePrefill(c)
+	}
 
 	if p.SPerTok != nil && *p.SPerTok <= 0 {
 		p.doubt(NegativeSlope, "leg a took %.6g s and leg b %.6g s", *p.A.TimeS, *p.B.TimeS)
@@ -454,12 +562,61 @@ func (p *Pair) measure(b []event.Sample, r Rules) {
 	}
 }
 
-// slope is (t_b − t_a)/(n_b − n_a).
-func (p *Pair) slope() *float64 {
-	if p.A.TimeS == nil || p.B.TimeS == nil || p.A.Tokens == nil || p.B.Tokens == nil || *p.B.Tokens <= *p.A.Tokens {
-		return nil
+// whyNoStream says what keeps a stream's inner times from being a figure.
+func whyNoStream(s event.Sample) string {
+	switch {
+	case !s.Streamed:
+		return "the answer did not stream"
+	case s.Buffered:
+		return "all tokens arrived together"
+	case chunkTokens(s) == nil:
+		return "the stream does not say how many tokens each piece holds"
 	}
-	return finite((*p.B.TimeS - *p.A.TimeS) / (*p.B.Tokens - *p.A.Tokens))
+	return fmt.Sprintf("%d pieces are too few", len(s.ChunkS))
+}
+
+// ascending are the legs as the slope goes through them.
+func (p *Pair) ascending() []Leg {
+	return append(append([]Leg{p.A}, p.Mid...), p.B)
+}
+
+// slope is that of leg times over generated tokens: (t_b − t_a)/(n_b − n_a), by
+// least squares where there are legs between.
+func (p *Pair) slope() *float64 {
+	tokens, times := p.line()
+	switch {
+	case tokens == nil:
+		return nil
+	case len(tokens) == 2:
+		return finite((times[1] - times[0]) / (tokens[1] - tokens[0]))
+	}
+	mx, my := mean(tokens), mean(times)
+	var sxx, sxy float64
+	for i := range tokens {
+		sxx += (tokens[i] - mx) * (tokens[i] - mx)
+		sxy += (tokens[i] - mx) * (times[i] - my)
+	}
+	return finite(sxy / sxx)
+}
+
+// line is the legs' tokens and times; nil where one lacks them or the tokens do
+// not grow.
+func (p *Pair) line() (tokens, times []float64) {
+	for i, l := range p.ascending() {
+		if l.TimeS == nil || l.Tokens == nil || i > 0 && *l.Tokens <= tokens[i-1] {
+			return nil, nil
+		}
+		tokens, times = append(tokens, *l.Tokens), append(times, *l.TimeS)
+	}
+	return tokens, times
+}
+
+func mean(xs []float64) float64 {
+	var sum float64
+	for _, x := range xs {
+		sum += x
+	}
+	return sum / float64(len(xs))
 }
 
 // measureSteps fills SPerStep and AcceptLength. Without speculation a step is a
@@ -485,25 +642,35 @@ func (p *Pair) measureSteps(r Rules) {
 		// for a warning.
 		steps = float64(p.B.Chunks-p.A.Chunks) / float64(max(r.requests(), 1))
 	}
-	if steps > 0 && steps < fewSteps && steps < tokens {
-		p.doubt(FewSteps, "%g tokens came in about %g steps (%d chunks in leg b): one more or less is %.2g %%", tokens, steps, p.B.Chunks, 100/steps)
+	if steps > 0 {
+		p.doubtFewSteps(int(steps), &tokens)
 	}
 }
 
-// measurePrefill fills PrefillS and PrefillTokS. With n_a = 1 leg a is the
-// prefill and no slope is needed.
+// doubtFewSteps warns of tokens that came in so few pieces of several that one
+// more or less counts.
+func (p *Pair) doubtFewSteps(steps int, tokens *float64) {
+	if tokens != nil && steps > 0 && steps < fewSteps && float64(steps) < *tokens-1 {
+		p.doubt(FewSteps, "%g tokens came in about %d steps (%d chunks in leg b): one more or less is %.2g %%", *tokens, steps, p.B.Chunks, 100/float64(steps))
+	}
+}
+
+// measurePrefill fills PrefillS and PrefillTokS: what the line through the legs
+// gives for one token, which comes out of the prefill pass. Where leg a is that
+// one token and there is no leg between, no slope is needed.
 func (p *Pair) measurePrefill(c float64) {
-	if p.A.TimeS == nil || p.A.Tokens == nil {
+	switch tokens, times := p.line(); {
+	case p.A.TimeS == nil || p.A.Tokens == nil:
 		return
+	case *p.A.Tokens == 1 && len(p.Mid) == 0:
+		p.PrefillS = finite(*p.A.TimeS)
+	case p.SPerTok == nil:
+		return
+	case len(p.Mid) == 0:
+		p.PrefillS = finite(*p.A.TimeS - (*p.A.Tokens-1)**p.SPerTok)
+	case tokens != nil:
+		p.PrefillS = finite(mean(times) - (mean(tokens)-1)**p.SPerTok)
 	}
-	decode := 0.0
-	if *p.A.Tokens != 1 {
-		if p.SPerTok == nil {
-			return
-		}
-		decode = (*p.A.Tokens - 1) * *p.SPerTok
-	}
-	p.PrefillS = finite(*p.A.TimeS - decode)
 	if p.A.PromptTokens != nil && positive(p.B.PromptTokens) != nil && math.Abs(*p.A.PromptTokens-*p.B.PromptTokens) <= nonceSpread {
 		p.PrefillTokS = perSecond(c**p.A.PromptTokens, p.PrefillS)
 	}
@@ -521,6 +688,7 @@ func (p *Pair) measureStream(b []event.Sample) {
 	})
 	p.ITLS = meanOf(b, medianITL)
 	p.DecodeStreamTokS = meanOf(b, streamRate)
+	p.SPerTokStream = perSecond(1, p.DecodeStreamTokS)
 	p.SPerTokServer = meanOf(b, func(s event.Sample) *float64 { return positive(finiteOf(s.ServerDecodeSPerTok)) })
 }
 

@@ -42,6 +42,14 @@ const (
 	// NotConcurrent: the requests of a leg did not all decode at the same time
 	// for at least 16 steps, or no stream shows it.
 	NotConcurrent Code = "not_concurrent"
+	// NotCached: a leg that should have run on a cached prompt did not, or does not
+	// say so.
+	NotCached Code = "not_cached"
+	// CachedDiffers: the legs ran on cached prompts of different lengths.
+	CachedDiffers Code = "cached_differs"
+	// NoStream: the answer did not stream, arrived at once, or does not say how many
+	// tokens each piece holds, where the stream is what is measured.
+	NoStream Code = "no_stream"
 	// Torn: a leg is missing. Such a pair counts neither as valid nor as invalid.
 	Torn Code = "torn"
 	// Cancelled: the pair was interrupted by us. Such a pair counts neither as
@@ -87,6 +95,20 @@ const (
 	OneServerLife Code = "one_server_life"
 )
 
+// Doubts about a point of the methods multi_point and decode_at_depth.
+const (
+	// LackOfFit: the times of three or more budgets do not lie on a line, by more
+	// than their scatter explains (F test, p < 0.01).
+	LackOfFit Code = "lack_of_fit"
+	// ColdUnverified: no valid cold pair stands beside the pairs that were measured
+	// on a cached prompt.
+	ColdUnverified Code = "cold_unverified"
+)
+
+// ColdDisagrees is the reason of an invalid point of decode_at_depth: decode on
+// the cached prompt and decode after a cold prefill are not the same.
+const ColdDisagrees Code = "cold_disagrees"
+
 // Reasons of an unresolved point. An invalid point has its pairs' commonest
 // reason.
 const (
@@ -112,5 +134,5 @@ type Finding struct {
 // cause before its consequences.
 var invalidating = []Code{
 	RequestFailed, ForeignProcess, CacheHit, CacheNotFlushed, FlushRefused, CacheSuspected, Retracted, PromptLength,
-	CountMissing, NoSecondPoint, ShortGeneration, LongGeneration, NotConcurrent, BadTime,
+	NotCached, CachedDiffers, NoStream, CountMissing, NoSecondPoint, ShortGeneration, LongGeneration, NotConcurrent, BadTime,
 }

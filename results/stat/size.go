@@ -186,3 +186,22 @@ func minMax(xs []float64) (lo, hi float64) {
 	}
 	return lo, hi
 }
+
+// ColdTokens is the b − a of a cold pair that is to confirm pairs on a cached
+// prompt: enough for the target if a prefill of primeS seconds wanders by 1 %, at
+// least what the pairs themselves have, at most an eighth of the context.
+func ColdTokens(least int, primeS float64, s0 *float64, r SizeRequest) int {
+	d := float64(least)
+	if s0 != nil && *s0 > 0 && r.Target > 0 {
+		d = max(d, math.Ceil(3*coldJitter(primeS)/(r.Target**s0)))
+	}
+	d = min(d, max(float64(r.Context/8), float64(least)))
+	if most, _ := r.room(); most < d {
+		d = max(1, most)
+	}
+	return int(d)
+}
+
+// coldJitter is how far a prefill of that length is taken to wander: j of a
+// pilot, as far as one request can tell.
+func coldJitter(prefillS float64) float64 { return max(0.01*prefillS, 0.5e-3) }

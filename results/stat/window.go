@@ -31,23 +31,23 @@ func makespan(samples []event.Sample) (span, spread *float64) {
 	return finite(last - first), finite(latest - earliest)
 }
 
-// measureWindow fills SPerTok of a leg of several requests: c / window rate,
+// window is the seconds per token of a leg of several requests: c / window rate,
 // where the window rate is the tokens that arrive in the half-open window
 // (latest first token, earliest last token], in which all requests decode, over
 // its length.
-func (p *Pair) measureWindow(b []event.Sample, r Rules) {
+func (p *Pair) window(b []event.Sample, r Rules) *float64 {
 	open, end := math.Inf(-1), math.Inf(1)
 	for _, s := range b {
 		if s.OffsetS == nil || chunkTokens(s) == nil {
 			p.reason(NotConcurrent, "leg b slot %d: no stream and clock to place its tokens in time", s.Slot)
-			return
+			return nil
 		}
 		open = max(open, *s.OffsetS+s.ChunkS[0])
 		end = min(end, *s.OffsetS+s.ChunkS[len(s.ChunkS)-1])
 	}
 	if !(end > open) {
 		p.reason(NotConcurrent, "one request of leg b ended %.4g s before another began to decode", open-end)
-		return
+		return nil
 	}
 	var tokens float64
 	steps := math.MaxInt
@@ -63,10 +63,12 @@ func (p *Pair) measureWindow(b []event.Sample, r Rules) {
 	}
 	if steps < minWindowSteps {
 		p.reason(NotConcurrent, "%d steps in the %.4g s in which all %d requests decode, %d needed", steps, end-open, r.requests(), minWindowSteps)
-		return
+		return nil
 	}
 	window := end - open
-	if rate := perSecond(tokens, &window); rate != nil {
-		p.SPerTok = finite(float64(r.requests()) / *rate)
+	rate := perSecond(tokens, &window)
+	if rate == nil {
+		return nil
 	}
+	return finite(float64(r.requests()) / *rate)
 }

@@ -173,8 +173,11 @@ func (d *deriver) deployments() []DeploymentRow {
 
 func (d *deriver) samples() []SampleRow {
 	rows := make([]SampleRow, 0, len(d.h.Samples))
-	type visit struct{ life, point string }
-	settles := map[visit]int64{}
+	type visit struct {
+		life, point, role string
+		slot              int
+	}
+	visits := map[visit]int64{}
 	for _, e := range d.h.Samples {
 		s := e.Sample
 		r := SampleRow{
@@ -192,10 +195,10 @@ func (d *deriver) samples() []SampleRow {
 			r.Variant, r.Engine, r.Model = l.Variant, v.Engine, d.model(v)
 		}
 		r.ContextRequested = positive(int64(s.ContextRequested))
-		if s.Role == event.RoleSettle { // pairs of every role have such, which only their order tells apart
-			at := visit{s.DeploymentID, s.PointID}
-			settles[at]++
-			r.Repeat, r.Attempt = settles[at], 1
+		if s.Role == event.RoleSettle || s.Role == event.RolePrime { // pairs of every role have such, which only their order tells apart
+			at := visit{s.DeploymentID, s.PointID, s.Role, s.Slot}
+			visits[at]++
+			r.Repeat, r.Attempt = visits[at], 1
 		}
 		if s.TotalS > 0 {
 			r.TotalS, r.ConnectS = &s.TotalS, &s.ConnectS
@@ -219,7 +222,7 @@ func (d *deriver) repeats() []RepeatRow {
 				TokensA: whole(pr.Pair.A.Tokens), TokensB: whole(pr.Pair.B.Tokens), PromptTokens: whole(pr.Pair.A.PromptTokens), PromptTokensB: whole(pr.Pair.B.PromptTokens),
 				CachedA: pr.Pair.A.CachedTokens, CachedB: pr.Pair.B.CachedTokens,
 				TTFTA: pr.Pair.A.TTFTS, StepsA: pr.Pair.A.Steps, StepsB: pr.Pair.B.Steps,
-				SPerTok: pr.SPerTok, DecodeTokS: pr.DecodeTokS, DecodeTotal: pr.DecodeTotalTokS, Makespan: pr.MakespanSPerTok, AcceptLength: pr.AcceptLength, PrefillS: pr.PrefillS, PrefillTokS: pr.PrefillTokS, TTFTS: pr.TTFTS, TPOTS: pr.TPOTS,
+				SPerTok: pr.SPerTok, SPerTokStream: pr.SPerTokStream, DecodeTokS: pr.DecodeTokS, DecodeTotal: pr.DecodeTotalTokS, Makespan: pr.MakespanSPerTok, AcceptLength: pr.AcceptLength, PrefillS: pr.PrefillS, PrefillTokS: pr.PrefillTokS, TTFTS: pr.TTFTS, TPOTS: pr.TPOTS,
 				ITLS: pr.ITLS, DecodeStream: pr.DecodeStreamTokS, SPerStep: pr.SPerStep, SPerTokServer: pr.SPerTokServer,
 			}
 			r.Reasons, r.ReasonDetail = findings(pr.Reasons)
@@ -239,7 +242,7 @@ func (d *deriver) points() []PointRow {
 }
 
 func (d *deriver) point(p *history.Point) PointRow {
-	r := PointRow{runKey: d.id, pointKey: d.key(p.Point), VariantID: d.h.Variant(p.Variant).ID, Stop: p.Stop}
+	r := PointRow{runKey: d.id, pointKey: d.key(p.Point), VariantID: d.h.Variant(p.Variant).ID, Method: d.h.Plan.Method.Name(), Stop: p.Stop}
 	e := p.Estimate()
 	r.Pairs, r.Valid, r.Deployments = int64(e.N+e.NInvalid), int64(e.N), int64(e.Deployments)
 	if p.Sized != nil {
@@ -272,7 +275,7 @@ func (d *deriver) point(p *history.Point) PointRow {
 	if raw != nil {
 		r.PromptTokens, r.CachedMax = whole(raw.PromptTokens), cachedMax(p, e.Status == stat.Invalid)
 		r.SPerTokRaw, r.DecodeTokSRaw, r.PrefillSRaw, r.PrefillTokRaw, r.TTFTSRaw = raw.SPerTok.Mean, raw.DecodeTokS.Mean, raw.PrefillS.Mean, raw.PrefillTokS.Mean, raw.TTFTS.Mean
-		r.SPerStepRaw = raw.SPerStep.Mean
+		r.SPerStepRaw, r.SPerTokStreamRaw = raw.SPerStep.Mean, raw.SPerTokStream.Mean
 	}
 	if r.Status != stat.OK {
 		return r
@@ -282,6 +285,9 @@ func (d *deriver) point(p *history.Point) PointRow {
 	r.SPerTok, r.SPerTokSD, r.SPerTokMedian = v.SPerTok.Mean, v.SPerTok.SD, v.SPerTok.Median
 	r.SPerTokLo, r.SPerTokHi = ends(v.SPerTok.Interval)
 	r.SPerTokMedianLo, r.SPerTokMedianHi = ends(v.SPerTok.MedianInterval)
+	r.SPerTokStream, r.SPerTokStreamSD = v.SPerTokStream.Mean, v.SPerTokStream.SD
+	r.SPerTokStreamLo, r.SPerTokStreamHi = ends(v.SPerTokStream.Interval)
+	r.DecodeStreamLo, r.DecodeStreamHi = ends(v.DecodeStreamTokS.Interval)
 	r.DecodeTokS, r.PrefillS, r.PrefillTokS, r.TTFTS = v.DecodeTokS.Mean, v.PrefillS.Mean, v.PrefillTokS.Mean, v.TTFTS.Mean
 	r.DecodeTokSLo, r.DecodeTokSHi = ends(v.DecodeTokS.Interval)
 	r.PrefillSLo, r.PrefillSHi = ends(v.PrefillS.Interval)
@@ -338,6 +344,10 @@ func (d *deriver) fits() []FitRow {
 	}{
 		{"s_per_tok", func(v *stat.Values) stat.Figure { return v.SPerTok }},
 		{"s_per_step", func(v *stat.Values) stat.Figure { return v.SPerStep }},
+		{"s_per_tok_stream", func(v *stat.Values) stat.Figure { return v.SPerTokStream }},
+	}
+	if d.h.Plan.Method.Stream == nil {
+		quantities = quantities[:2] // the method's own slopes
 	}
 	for _, g := range order {
 		fitted[g] = map[string]stat.Fit{}
@@ -345,10 +355,14 @@ func (d *deriver) fits() []FitRow {
 			var fps []stat.FitPoint
 			for _, p := range points[g] {
 				v := p.Estimate().Values
-				if v.PromptTokens == nil || v.TokensA == nil || v.TokensB == nil {
+				if v.PromptTokens == nil || v.TokensB == nil {
 					continue
 				}
-				if fp, ok := stat.NewFitPoint(*v.PromptTokens, *v.TokensA, *v.TokensB, q.of(v)); ok {
+				from := 1.0 // an answer's own stream starts at its first token
+				if v.TokensA != nil {
+					from = *v.TokensA
+				}
+				if fp, ok := stat.NewFitPoint(*v.PromptTokens, from, *v.TokensB, q.of(v)); ok {
 					fps = append(fps, fp)
 				}
 			}

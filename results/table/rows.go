@@ -184,6 +184,7 @@ type RepeatRow struct {
 	TPOTS         *float64 `col:"tpot_s" unit:"s/tok" doc:"(t - TTFT) / (n - 1) of leg b, in-stream"`
 	ITLS          *float64 `col:"itl_s" unit:"s" doc:"median gap between tokens of leg b"`
 	DecodeStream  *float64 `col:"decode_stream_tok_s" unit:"tok/s" doc:"tokens after the first over first to last chunk of leg b"`
+	SPerTokStream *float64 `col:"s_per_tok_stream" unit:"s/tok" doc:"first to last chunk over tokens after the first, of leg b; of several requests concurrency / window rate"`
 	SPerStep      *float64 `col:"s_per_step" unit:"s" doc:"(t_b - t_a) / (steps_b - steps_a), where steps are reported"`
 	SPerTokServer *float64 `col:"s_per_tok_server" unit:"s/tok" doc:"the server's own decode time per token in leg b: a second opinion"`
 }
@@ -194,6 +195,7 @@ type PointRow struct {
 	runKey
 	pointKey
 	VariantID   string `col:"variant_id" doc:"identity of the configuration: 12 hex digits"`
+	Method      string `col:"method" doc:"way of measuring: two_point, multi_point and decode_at_depth estimate s_per_tok, stream estimates s_per_tok_stream"`
 	Status      string `col:"status" doc:"ok, unresolved, invalid, failed, skipped or pending"`
 	Reason      string `col:"reason" doc:"why the status is not ok"`
 	Detail      string `col:"reason_detail" doc:"the numbers or words behind the reason"`
@@ -242,19 +244,26 @@ type PointRow struct {
 	PrefillTokSHi *float64 `col:"prefill_tok_s_hi" unit:"tok/s" doc:"prompt_tokens / prefill_s_lo"`
 	PrefillTokRaw *float64 `col:"prefill_tok_s_raw" unit:"tok/s" doc:"the rate whatever the status"`
 
-	TTFTS         *float64 `col:"ttft_s" unit:"s" doc:"mean time to first token"`
-	TTFTSLo       *float64 `col:"ttft_s_lo" unit:"s" doc:"lower end of the interval"`
-	TTFTSHi       *float64 `col:"ttft_s_hi" unit:"s" doc:"upper end of the interval"`
-	TTFTSRaw      *float64 `col:"ttft_s_raw" unit:"s" doc:"the mean whatever the status"`
-	TPOTS         *float64 `col:"tpot_s" unit:"s/tok" doc:"mean in-stream time per output token of leg b"`
-	ITLS          *float64 `col:"itl_s" unit:"s" doc:"mean of the pairs' median gaps between tokens"`
-	DecodeStream  *float64 `col:"decode_stream_tok_s" unit:"tok/s" doc:"in-stream decode rate of leg b"`
-	SPerStep      *float64 `col:"s_per_step" unit:"s" doc:"mean seconds per forward pass, where steps are reported or a step is a token"`
-	SPerStepLo    *float64 `col:"s_per_step_lo" unit:"s" doc:"lower end of the interval"`
-	SPerStepHi    *float64 `col:"s_per_step_hi" unit:"s" doc:"upper end of the interval"`
-	SPerStepRaw   *float64 `col:"s_per_step_raw" unit:"s" doc:"the mean whatever the status"`
-	AcceptLength  *float64 `col:"accept_length" unit:"token" doc:"mean tokens per forward pass; rows compare in tok/s only where it agrees"`
-	SPerTokServer *float64 `col:"s_per_tok_server" unit:"s/tok" doc:"the server's own decode time per token: a second opinion"`
+	TTFTS            *float64 `col:"ttft_s" unit:"s" doc:"mean time to first token"`
+	TTFTSLo          *float64 `col:"ttft_s_lo" unit:"s" doc:"lower end of the interval"`
+	TTFTSHi          *float64 `col:"ttft_s_hi" unit:"s" doc:"upper end of the interval"`
+	TTFTSRaw         *float64 `col:"ttft_s_raw" unit:"s" doc:"the mean whatever the status"`
+	TPOTS            *float64 `col:"tpot_s" unit:"s/tok" doc:"mean in-stream time per output token of leg b"`
+	ITLS             *float64 `col:"itl_s" unit:"s" doc:"mean of the pairs' median gaps between tokens"`
+	DecodeStream     *float64 `col:"decode_stream_tok_s" unit:"tok/s" doc:"in-stream decode rate of leg b"`
+	DecodeStreamLo   *float64 `col:"decode_stream_tok_s_lo" unit:"tok/s" doc:"lower end of the interval"`
+	DecodeStreamHi   *float64 `col:"decode_stream_tok_s_hi" unit:"tok/s" doc:"upper end of the interval"`
+	SPerTokStream    *float64 `col:"s_per_tok_stream" unit:"s/tok" doc:"mean of the repeats' in-stream seconds per token; the estimate of the method stream, a second opinion beside the others"`
+	SPerTokStreamSD  *float64 `col:"s_per_tok_stream_sd" unit:"s/tok" doc:"sample standard deviation"`
+	SPerTokStreamLo  *float64 `col:"s_per_tok_stream_lo" unit:"s/tok" doc:"lower end of the interval"`
+	SPerTokStreamHi  *float64 `col:"s_per_tok_stream_hi" unit:"s/tok" doc:"upper end of the interval"`
+	SPerTokStreamRaw *float64 `col:"s_per_tok_stream_raw" unit:"s/tok" doc:"the mean whatever the status"`
+	SPerStep         *float64 `col:"s_per_step" unit:"s" doc:"mean seconds per forward pass, where steps are reported or a step is a token"`
+	SPerStepLo       *float64 `col:"s_per_step_lo" unit:"s" doc:"lower end of the interval"`
+	SPerStepHi       *float64 `col:"s_per_step_hi" unit:"s" doc:"upper end of the interval"`
+	SPerStepRaw      *float64 `col:"s_per_step_raw" unit:"s" doc:"the mean whatever the status"`
+	AcceptLength     *float64 `col:"accept_length" unit:"token" doc:"mean tokens per forward pass; rows compare in tok/s only where it agrees"`
+	SPerTokServer    *float64 `col:"s_per_tok_server" unit:"s/tok" doc:"the server's own decode time per token: a second opinion"`
 
 	FailureKind    string `col:"failure_kind" doc:"what went wrong, one of a closed list"`
 	FailureStage   string `col:"failure_stage" doc:"build, launch, load, warmup, flush, prefill, decode or teardown"`
@@ -283,7 +292,7 @@ type FitRow struct {
 	VariantID   string `col:"variant_id" doc:"identity of the configuration: 12 hex digits"`
 	Variant     string `col:"variant" doc:"name of the server configuration"`
 	Concurrency int64  `col:"concurrency" doc:"simultaneous requests"`
-	Quantity    string `col:"quantity" doc:"s_per_tok or s_per_step: what is fitted over context"`
+	Quantity    string `col:"quantity" doc:"s_per_tok, s_per_step or (of the method stream) s_per_tok_stream: what is fitted over context"`
 	Contexts    int64  `col:"n_contexts" doc:"points in the fit; fewer than 4 give none"`
 	ContextMin  int64  `col:"context_min" unit:"token" doc:"smallest context in the fit"`
 	ContextMax  int64  `col:"context_max" unit:"token" doc:"largest context in the fit"`

@@ -1,14 +1,17 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"twopoint/results/stat"
 	"twopoint/runner/deploy"
 	"twopoint/runner/telemetry"
 )
@@ -41,6 +44,12 @@ measurement, and what to do about it.`,
 			}
 			for _, g := range e.GPUs {
 				say(" ", "GPU %d: %s (%s)", g.Index, g.Name, g.UUID)
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
+			_, processes, _ := new(telemetry.NvidiaSMI).Read(ctx) // an error has been said above
+			cancel()
+			for _, p := range processes {
+				say("!", "in use: %s", stat.Describe(p))
 			}
 			for _, program := range []string{"python3", "sglang", "llama-server"} {
 				if path, err := exec.LookPath(program); err == nil {

@@ -172,6 +172,17 @@ if [ "$n" -ge 8 ]; then echo "%d, %s, 8192, /usr/bin/train" >> "$here/processes"
 	}
 }
 
+// doctor names what computes on the GPUs.
+func TestDoctorNamesGPUProcesses(t *testing.T) {
+	t.Parallel()
+	smi := fakesmi.New(t, 2)
+	smi.Processes(fakesmi.Process{PID: 4242, GPU: 1, MemoryMiB: 512, Name: "train"})
+	_, wait := start(t, t.TempDir(), []string{smi.Env()}, "doctor")
+	if r := wait(); r.code != 0 || !strings.Contains(r.stdout, "! in use: pid 4242 (train) with 0.5 GiB on GPU 1\n") || !strings.Contains(r.stdout, "  GPU 1: Fake H200") {
+		t.Errorf("exit %d\n%s", r.code, r.stdout)
+	}
+}
+
 // A sensor that hangs or prints rubbish costs one note and no measurement.
 func TestSensorTroubles(t *testing.T) {
 	t.Parallel()
@@ -179,6 +190,7 @@ func TestSensorTroubles(t *testing.T) {
 		"rubbish": {`printf '\001\377 rubbish\n'; exit 0`, "no reading in"},
 		"no GPU":  {"echo No devices were found; exit 6", ""},
 		"fails":   {"echo broken; exit 9", "broken"},
+		"hangs":   {"sleep 600", "did not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,6 +10,7 @@ import (
 
 	"twopoint/runner/deploy"
 	"twopoint/runner/engine/engines"
+	"twopoint/schema"
 	"twopoint/schema/plan"
 )
 
@@ -179,23 +180,39 @@ func (a *app) planText(p plan.Plan, chosen func(plan.Point) bool) error {
 }
 
 func methodWords(p plan.Plan) string {
-	tp := p.Method.TwoPoint
-	if tp == nil {
-		return p.Method.Name()
-	}
-	word := func(n int, auto string) string {
+	l := p.Method.Legs()
+	word := func(n int) string {
 		if n == 0 {
-			return auto
+			return "auto"
 		}
 		return fmt.Sprint(n)
 	}
-	s := fmt.Sprintf("two_point, a %s, b %s, %d to %d pairs a point until ±%g %%", word(tp.A, "auto"), word(tp.B, "auto"), tp.Repeats.Min, tp.Repeats.Max, 100*tp.Repeats.Target)
-	if d := tp.Repeats.Deployments; d > 1 {
+	s := p.Method.Name()
+	switch m := p.Method; {
+	case s == "":
+		return s
+	case m.Stream != nil:
+		s += fmt.Sprintf(", %d tokens", l.B)
+	case m.MultiPoint != nil:
+		s += fmt.Sprintf(", %d budgets from %s to %s", m.MultiPoint.Budgets, word(l.A), word(l.B))
+	default:
+		s += fmt.Sprintf(", a %s, b %s", word(l.A), word(l.B))
+	}
+	s += fmt.Sprintf(", %d to %d %s a point until ±%g %%", l.Repeats.Min, l.Repeats.Max, repeatWord(p.Method), 100*l.Repeats.Target)
+	if d := l.Repeats.Deployments; d > 1 {
 		s += fmt.Sprintf(", %d server lives", d)
 	} else {
 		s += ", one server life"
 	}
 	return s
+}
+
+// repeatWord is what people call the repeats of a method.
+func repeatWord(m schema.Method) string {
+	if m.TwoPoint != nil || m.DecodeAtDepth != nil {
+		return "pairs"
+	}
+	return "repeats"
 }
 
 func axesWords(p plan.Plan) string {

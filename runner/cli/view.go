@@ -128,7 +128,7 @@ func (p *progress) line(e event.Event) string {
 func (p *progress) pairLine(pt *history.Point) string {
 	pairs := pt.Pairs()
 	last := pairs[len(pairs)-1]
-	rule := p.h.Plan.Method.TwoPoint.Repeats
+	rule := p.h.Plan.Method.Legs().Repeats
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: pair %d (%d to %d)", pt.Key, len(pairs), rule.Min, rule.Max)
 	if !last.Valid() {
@@ -155,7 +155,7 @@ func (p *progress) eta() time.Duration {
 	if len(p.cost) == 0 {
 		return 0
 	}
-	rule := p.h.Plan.Method.TwoPoint.Repeats
+	rule := p.h.Plan.Method.Legs().Repeats
 	var left time.Duration
 	for _, pt := range p.h.Points() {
 		if !pt.Open() || p.selected != nil && !p.selected(pt.Point) {

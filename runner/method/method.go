@@ -5,6 +5,9 @@ package method
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,8 +35,8 @@ type Server interface {
 type Request struct {
 	Prompt    prompt.Prompt
 	MaxTokens int
-	// Reuse leaves the engine's prefix cache as it is for this request, where
-	// there is a switch for single requests. Only the cache probe wants that.
+	// Reuse lets the engine's prefix cache answer, where there is a switch for
+	// single requests: for the cache probe, and for legs on a cached prompt.
 	Reuse bool
 
 	// Slot and Begin belong to simultaneous requests (see engine.Request).
@@ -44,68 +47,145 @@ type Request struct {
 // Recorder takes events; nil means that all of them are on disk.
 type Recorder interface{ Record(...event.Event) error }
 
-// Pair is one pair to be measured.
+// Leg is one leg of a pair.
+type Leg struct {
+	Name   string // a, b, or m1, m2, … between them
+	Tokens int    // asked for
+}
+
+// Legs are those of a repeat with these tokens, ascending: b alone, a and b, or
+// a, m1, …, b.
+func Legs(tokens []int) []Leg {
+	legs := make([]Leg, len(tokens))
+	for i, n := range tokens {
+		legs[i] = Leg{fmt.Sprintf("m%d", i), n}
+	}
+	legs[0].Name = "a"
+	legs[len(legs)-1].Name = "b"
+	return legs
+}
+
+// Pair is one repeat to be measured, of whatever method.
 type Pair struct {
 	DeploymentID string
 	Point        plan.Point
-	Role         string // event.RoleMeasure, RoleWarmup, RolePilot, RoleDrift
+	Role         string // event.RoleMeasure, RoleWarmup, RolePilot, RoleDrift, RoleCold
 	Repeat       int
 	Attempt      int
-	A, B         int  // tokens asked for
-	FirstB       bool // leg b runs first
+	Legs         []Leg // ascending
+	Descending   bool  // leg b runs first
 	Settle       schema.Settle
 	RequireFlush bool // a refused flush ends the pair instead of being judged later
+
+	// Cached are the prompts, one for each simultaneous request, on whose copies in
+	// the prefix cache all legs run. They are put there first, and nothing is
+	// flushed. nil: each leg has fresh prompts.
+	Cached []prompt.Prompt
 }
 
-// TwoPoint measures one pair: for each leg it waits until the server is idle,
-// flushes, settles, and sends the timed request. Each leg is recorded as it
+// Measure runs one pair: for each leg it waits until the server is idle,
+// flushes, settles, and sends the timed requests. Each leg is recorded as it
 // comes, the pair's end with the last one. When a request fails the pair ends
 // with status "failed" and failed is that sample. err is the recorder's or the
 // context's.
-func TwoPoint(ctx context.Context, s Server, p Pair, rec Recorder) (failed *event.Sample, err error) {
-	order, sides := "ab", []string{"a", "b"}
-	if p.FirstB {
-		order, sides = "ba", []string{"b", "a"}
-	}
+func Measure(ctx context.Context, s Server, p Pair, rec Recorder) (failed *event.Sample, err error) {
+	legs := slices.Clone(p.Legs)
 	end := event.Repeat{
 		DeploymentID: p.DeploymentID, PointID: p.Point.ID, Role: p.Role, Repeat: p.Repeat, Attempt: p.Attempt,
-		A: p.A, B: p.B, Order: order, Status: "complete",
+		B: legs[len(legs)-1].Tokens, Order: "ab", Status: "complete",
 	}
-	for i, leg := range sides {
-		samples, err := p.leg(ctx, s, leg, i == 1)
+	if len(legs) > 1 {
+		end.A = legs[0].Tokens
+	}
+	if p.Descending {
+		slices.Reverse(legs)
+		end.Order = "ba"
+	}
+	if p.Cached != nil {
+		samples, err := p.prime(ctx, s)
 		if err != nil {
 			return nil, err
 		}
-		var events []event.Event
-		for k := range samples {
-			events = append(events, event.Event{Type: event.TypeSample, Sample: &samples[k]})
-			if samples[k].Error != "" && failed == nil {
-				failed, end.Status = &samples[k], "failed"
-			}
+		if failed, err := record(rec, samples, nil); failed != nil || err != nil {
+			end.Status = "failed"
+			return failed, errors.Join(err, rec.Record(event.Event{Type: event.TypeRepeat, Repeat: &end}))
 		}
-		if i == 1 || failed != nil {
-			return failed, rec.Record(append(events, event.Event{Type: event.TypeRepeat, Repeat: &end})...)
+	}
+	for i, leg := range legs {
+		samples, err := p.leg(ctx, s, leg, i > 0)
+		if err != nil {
+			return nil, err
 		}
-		if err := rec.Record(events...); err != nil {
+		if failed := firstFailed(samples); failed != nil {
+			end.Status = "failed"
+			_, err := record(rec, samples, &end)
+			return failed, err
+		}
+		last := &end
+		if i < len(legs)-1 {
+			last = nil
+		}
+		if _, err := record(rec, samples, last); err != nil {
 			return nil, err
 		}
 	}
 	return nil, nil
 }
 
+// record puts samples on disk, together with the pair's end if there is one.
+func record(rec Recorder, samples []event.Sample, end *event.Repeat) (failed *event.Sample, err error) {
+	var events []event.Event
+	for k := range samples {
+		events = append(events, event.Event{Type: event.TypeSample, Sample: &samples[k]})
+	}
+	if end != nil {
+		events = append(events, event.Event{Type: event.TypeRepeat, Repeat: end})
+	}
+	return firstFailed(samples), rec.Record(events...)
+}
+
+func firstFailed(samples []event.Sample) *event.Sample {
+	if i := slices.IndexFunc(samples, func(s event.Sample) bool { return s.Error != "" }); i >= 0 {
+		return &samples[i]
+	}
+	return nil
+}
+
+// own makes a sample the pair's. A request cut by our own end says nothing about
+// the server, hence the error.
+func (p Pair) own(ctx context.Context, s event.Sample, role, leg string, second bool, length int) (event.Sample, error) {
+	s.DeploymentID, s.PointID, s.Role, s.ContextRequested = p.DeploymentID, p.Point.ID, role, length
+	s.Repeat, s.Attempt, s.Leg, s.Second = p.Repeat, p.Attempt, leg, second
+	return s, ctx.Err()
+}
+
+// prime sends the cached prompts for one token each: the first time that puts
+// them into the prefix cache, later it shows that they are still there.
+func (p Pair) prime(ctx context.Context, s Server) ([]event.Sample, error) {
+	s.WaitIdle(ctx)
+	samples, err := p.together(ctx, s, 1)
+	for i := range samples {
+		if err == nil {
+			samples[i], err = p.own(ctx, samples[i], event.RolePrime, "", false, p.Point.Context)
+		}
+	}
+	return samples, err
+}
+
 // leg measures one side: the samples are the settle request's, if there was
 // one, and those of the timed requests, by slot; a failed settle request ends
 // the leg.
-func (p Pair) leg(ctx context.Context, s Server, leg string, second bool) (samples []event.Sample, err error) {
+func (p Pair) leg(ctx context.Context, s Server, leg Leg, second bool) (samples []event.Sample, err error) {
 	keep := func(sample event.Sample, role string, length int) error {
-		sample.DeploymentID, sample.PointID, sample.Role, sample.ContextRequested = p.DeploymentID, p.Point.ID, role, length
-		sample.Repeat, sample.Attempt, sample.Leg, sample.Second = p.Repeat, p.Attempt, leg, second
+		sample, err := p.own(ctx, sample, role, leg.Name, second, length)
 		samples = append(samples, sample)
-		return ctx.Err() // a request cut by our own end says nothing about the server
+		return err
 	}
-
 	s.WaitIdle(ctx)
-	flush := s.Flush(ctx)
+	var flush *event.Flush
+	if p.Cached == nil {
+		flush = s.Flush(ctx)
+	}
 	if flush != nil && p.RequireFlush && (flush.OK == nil || !*flush.OK) {
 		return samples, keep(event.Sample{Start: time.Now().UTC(), Flush: flush, Error: "flush-refused", Detail: flush.Detail}, p.Role, p.Point.Context)
 	}
@@ -127,7 +207,7 @@ func (p Pair) leg(ctx context.Context, s Server, leg string, second bool) (sampl
 			return samples, err
 		}
 	}
-	timed, err := p.together(ctx, s, map[string]int{"a": p.A, "b": p.B}[leg])
+	timed, err := p.together(ctx, s, leg.Tokens)
 	if err != nil {
 		return nil, err
 	}
@@ -147,11 +227,16 @@ func (p Pair) leg(ctx context.Context, s Server, leg string, second bool) (sampl
 func (p Pair) together(ctx context.Context, s Server, tokens int) ([]event.Sample, error) {
 	requests := make([]Request, max(p.Point.Concurrency, 1))
 	for slot := range requests {
-		body, err := s.Prompt(p.Point.Context, slot)
-		if err != nil {
-			return nil, err
+		r := Request{MaxTokens: tokens, Slot: slot}
+		if p.Cached != nil {
+			r.Prompt, r.Reuse = p.Cached[slot], true
+		} else {
+			var err error
+			if r.Prompt, err = s.Prompt(p.Point.Context, slot); err != nil {
+				return nil, err
+			}
 		}
-		requests[slot] = Request{Prompt: body, MaxTokens: tokens, Slot: slot}
+		requests[slot] = r
 	}
 	if len(requests) == 1 {
 		return []event.Sample{s.Generate(ctx, requests[0])}, nil

@@ -67,8 +67,10 @@ func (r *resolver) resolve(root *node, name string) {
 
 	method := r.method(root.get("method"))
 	lang.set("method", method)
-	if tp := method.get("two_point"); tp.is(object) && !tp.get("b").is(number) {
-		method = method.with("two_point", tp.with("b", nil))
+	for _, name := range methodNames {
+		if m := method.get(name); m.is(object) && !m.get("b").is(number) { // "auto"
+			method = method.with(name, m.with("b", nil))
+		}
 	}
 	doc.set("method", method)
 
@@ -252,38 +254,46 @@ func (r *resolver) target(n *node) *node {
 	return newObject().with("name", newText("local"))
 }
 
+var methodNames = []string{schema.MethodTwoPoint, schema.MethodStream, schema.MethodMultiPoint, schema.MethodDecodeAtDepth}
+
 // method is the one way of measuring, two_point unless another is said.
 func (r *resolver) method(n *node) *node {
-	names := []string{"two_point", "stream", "multi_point", "decode_at_depth"}
 	if !n.is(object) {
 		return newObject()
 	}
 	said := 0
-	for _, k := range names {
+	for _, k := range methodNames {
 		if n.get(k) != nil {
 			said++
 		}
 	}
 	if said > 1 {
-		r.oneOf(n, "method", names)
+		r.oneOf(n, "method", methodNames)
 	}
 	if said == 0 {
 		n = n.with("two_point", r.check(r.shape.fields["method"].fields["two_point"], newObject(), "method.two_point"))
 	}
-	tp := n.get("two_point")
-	if a, b := tp.get("a"), tp.get("b"); a.is(number) && b.is(number) && b.int() <= a.int() {
-		d := r.errorf(b, "method.two_point.b", "must be above a, which is %s", a.text)
+	for _, k := range methodNames {
+		r.legs(n.get(k), "method."+k)
+	}
+	return n
+}
+
+// legs checks what a method asks of its legs and when it stops.
+func (r *resolver) legs(m *node, path string) {
+	if a, b := m.get("a"), m.get("b"); a.is(number) && b.is(number) && b.int() <= a.int() {
+		d := r.errorf(b, path+".b", "must be above a, which is %s", a.text)
 		d.Value, d.Also = b.shown(), []diag.Pos{a.pos}
 	} else if b.is(number) && a == nil && b.int() <= 1 {
-		r.errorf(b, "method.two_point.b", "must be above a, which is at least 1").Value = b.shown()
+		r.errorf(b, path+".b", "must be above a, which is at least 1").Value = b.shown()
 	}
-	rep := tp.get("repeats")
+	rep := m.get("repeats")
 	if lo, hi := rep.get("min"), rep.get("max"); lo.is(number) && hi.is(number) && hi.int() < lo.int() {
-		path, at, other := "method.two_point.repeats.max", hi, lo
+		path, at, other := path+".repeats.max", hi, lo
 		rule := fmt.Sprintf("must be at least min, which is %s", lo.text)
 		if hi.pos.File == "" {
 			at, other = lo, nil
-			path, rule = "method.two_point.repeats.min", fmt.Sprintf("is above max, which is %s unless you say otherwise", hi.text)
+			path, rule = strings.TrimSuffix(path, "max")+"min", fmt.Sprintf("is above max, which is %s unless you say otherwise", hi.text)
 		} else if lo.pos.File == "" {
 			other = nil
 			rule += " unless you say otherwise"
@@ -294,7 +304,6 @@ func (r *resolver) method(n *node) *node {
 			d.Also = []diag.Pos{other.pos}
 		}
 	}
-	return n
 }
 
 // names are all names that a variant answers to: cells by their own and by
@@ -575,8 +584,8 @@ func (r *resolver) conflicts(x *schema.Experiment) {
 			continue
 		}
 		place := r.byName[v.Name].get("url")
-		if d := r.root.find("method", "two_point", "repeats", "deployments"); d.int() > 1 {
-			e := r.errorf(d, "method.two_point.repeats.deployments", "must be 1: variant %s is a running server that twopoint does not restart", v.Name)
+		if d := r.root.find("method", x.Method.Name(), "repeats", "deployments"); d.int() > 1 {
+			e := r.errorf(d, "method."+x.Method.Name()+".repeats.deployments", "must be 1: variant %s is a running server that twopoint does not restart", v.Name)
 			e.Value, e.Also = d.shown(), []diag.Pos{place.pos}
 		}
 		if f := r.root.get("on_failure"); f.str() == "restart" {
@@ -654,10 +663,7 @@ func (r *resolver) twins(x *schema.Experiment) {
 func (r *resolver) limits(x *schema.Experiment) {
 	places := r.root.find("sweep", "context")
 	reported := map[string]bool{}
-	room := 1
-	if x.Method.TwoPoint != nil && x.Method.TwoPoint.B > 0 {
-		room = x.Method.TwoPoint.B
-	}
+	room := max(1, x.Method.Legs().B)
 	report := func(i, limit int, what string, at diag.Pos) {
 		n := x.Sweep.Context[i]
 		key := fmt.Sprint(i, limit, at)

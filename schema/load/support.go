@@ -13,9 +13,6 @@ var unsupported = []struct {
 	what  string
 	paths func(x *schema.Experiment) []string // data paths of the values that ask for it
 }{
-	{"the method stream", when(func(x *schema.Experiment) bool { return x.Method.Stream != nil }, "method.stream")},
-	{"the method multi_point", when(func(x *schema.Experiment) bool { return x.Method.MultiPoint != nil }, "method.multi_point")},
-	{"the method decode_at_depth", when(func(x *schema.Experiment) bool { return x.Method.DecodeAtDepth != nil }, "method.decode_at_depth")},
 	{"targets over SSH", when(func(x *schema.Experiment) bool { return x.Target.SSH != nil }, "target")},
 	{"targets under Slurm", when(func(x *schema.Experiment) bool { return x.Target.Slurm != nil }, "target")},
 	{"targets in Kubernetes", when(func(x *schema.Experiment) bool { return x.Target.Kube != nil }, "target")},

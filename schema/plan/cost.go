@@ -3,6 +3,8 @@ package plan
 import (
 	"math"
 	"time"
+
+	"twopoint/schema"
 )
 
 // Bounds is a smallest and a largest number.
@@ -13,15 +15,19 @@ type Bounds struct {
 
 // Cost is what a plan asks for if nothing fails and no budget cuts it short.
 // Min and max differ by the stopping rule: repeats.min or repeats.max pairs a
-// point. For methods other than two_point only points and deployments are
-// known, the rest is 0.
+// point. A pair is a repeat of whatever method.
 //
-// With c concurrent requests and D deployments of a variant:
+// With k legs a pair, c concurrent requests and D deployments of a variant:
 //
 //	pairs of a point = D warm-ups (if warmup) + 2 pilots (if b is auto) + repeats
 //	pairs            = Σ pairs of points + 1 drift pair a deployment
-//	requests         = Σ pairs·2·(c + 1 settle request) + 3 cache-probe requests a deployment
-//	prompt tokens    = Σ pairs·2·(c·context + settle tokens) + 3·shortest context a deployment
+//	requests         = Σ pairs·k·(c + 1 settle request) + 3 cache-probe requests a deployment
+//	prompt tokens    = Σ pairs·k·(c·context + settle tokens) + 3·shortest context a deployment
+//
+// With decode_at_depth the legs run on cached prompts: c requests more a pair
+// put them there, whose tokens are processed once a point and deployment, and
+// two cold two-point pairs a deployment are added, at its shortest and longest
+// context.
 //
 // A server that we do not start has one deployment whatever D is. Requests that
 // wait for readiness, gates and hang probes are not counted.
@@ -54,98 +60,140 @@ const (
 // done already are not known here: restrict p.Points first.
 func (p Plan) Cost() Cost {
 	cost := Cost{Points: len(p.Points)}
-	tp := p.Method.TwoPoint
 	byVariant := make(map[string][]Point, len(p.Variants))
 	for _, pt := range p.Points {
 		byVariant[pt.Variant] = append(byVariant[pt.Variant], pt)
 	}
-	var minS, maxS float64
-	known := p.Expect != nil && p.Expect.PrefillTokS > 0 && p.Expect.DecodeTokS > 0 && tp != nil
+	legs := p.Method.Legs()
+	s := spending{cost: &cost, known: p.Expect != nil && p.Expect.PrefillTokS > 0 && p.Expect.DecodeTokS > 0}
+	if s.known {
+		s.prefill, s.decode = p.Expect.PrefillTokS, p.Expect.DecodeTokS
+	}
 	for _, v := range p.Variants {
 		points := byVariant[v.Name]
 		if len(points) == 0 {
 			continue
 		}
 		lives := 1
-		if tp != nil && v.URL == "" {
-			lives = max(1, tp.Repeats.Deployments)
+		if v.URL == "" {
+			lives = max(1, legs.Repeats.Deployments)
+			s.known = s.known && p.Expect.Load > 0
+			if s.known {
+				load := float64(lives) * time.Duration(p.Expect.Load).Seconds()
+				s.minS, s.maxS = s.minS+load, s.maxS+load
+			}
 		}
 		cost.Deployments += lives
-		if tp == nil {
-			continue
-		}
-		if v.URL == "" {
-			known = known && p.Expect.Load > 0
-		}
-		if known && v.URL == "" {
-			load := float64(lives) * time.Duration(p.Expect.Load).Seconds()
-			minS, maxS = minS+load, maxS+load
-		}
-		add := func(pt Point, pairs Bounds, decodeMin, decodeMax int) {
-			settle := 0
-			if tp.Settle.Mode == "request" {
-				settle = 1
-			}
-			requests := 2 * int64(pt.Concurrency+settle)
-			tokens := 2 * (int64(pt.Concurrency)*int64(pt.Context) + int64(settle*SettleTokens))
-			for _, b := range []struct {
-				sum *Bounds
-				one int64
-			}{{&cost.Pairs, 1}, {&cost.Requests, requests}, {&cost.PromptTokens, tokens}} {
-				b.sum.Min += pairs.Min * b.one
-				b.sum.Max += pairs.Max * b.one
-			}
-			if known {
-				prefill := float64(tokens) / p.Expect.PrefillTokS
-				minS += float64(pairs.Min) * (prefill + float64(decodeMin+2*settle)/p.Expect.DecodeTokS)
-				maxS += float64(pairs.Max) * (prefill + float64(decodeMax+2*settle)/p.Expect.DecodeTokS)
-			}
-		}
-		shortest := points[0].Context
-		for _, pt := range points {
-			shortest = min(shortest, pt.Context)
-			var extra int64
-			if tp.Warmup {
-				extra += int64(lives)
-			}
-			if tp.B == 0 {
-				extra += PilotPairs
-			}
-			pilotMin, pilotMax, legMin, legMax := decodeTokens(tp.A, tp.B, pt.Context)
-			add(pt, Bounds{extra, extra}, pilotMin, pilotMax)
-			least := int64(max(tp.Repeats.Min, lives))
-			add(pt, Bounds{least, max(least, int64(tp.Repeats.Max))}, legMin, legMax)
-		}
-		_, _, legMin, legMax := decodeTokens(tp.A, tp.B, points[0].Context)
-		add(points[0], Bounds{int64(lives), int64(lives)}, legMin, legMax)
-
-		probes := int64(lives * probeRequests)
-		cost.Requests.Min += probes
-		cost.Requests.Max += probes
-		cost.PromptTokens.Min += probes * int64(shortest)
-		cost.PromptTokens.Max += probes * int64(shortest)
-		if known {
-			probe := float64(probes) * float64(shortest) / p.Expect.PrefillTokS
-			minS, maxS = minS+probe, maxS+probe
-		}
+		s.variant(p.Method, points, int64(lives))
 	}
-	if known && !math.IsInf(maxS, 0) {
-		cost.MinS, cost.MaxS = &minS, &maxS
+	if s.known && !math.IsInf(s.maxS, 0) {
+		cost.MinS, cost.MaxS = &s.minS, &s.maxS
 	}
 	return cost
 }
 
-// decodeTokens bounds the tokens that the two legs of a pair generate one after
-// another, for pilots and warm-ups and for measured pairs: a + b, where what is
-// left to the tool lies between its floor and context/8.
-func decodeTokens(a, b, context int) (pilotMin, pilotMax, legMin, legMax int) {
-	aMin, aMax := a, a
-	if a == 0 {
+// spending adds up a cost.
+type spending struct {
+	cost            *Cost
+	known           bool    // whether times can be told
+	prefill, decode float64 // expected, tok/s
+	minS, maxS      float64
+}
+
+// requests adds n times requests with prompt tokens to be processed and decode
+// tokens to be generated, both of all of them together.
+func (s *spending) requests(n Bounds, requests, prompt int64, decodeMin, decodeMax int) {
+	for _, b := range []struct {
+		sum *Bounds
+		one int64
+	}{{&s.cost.Requests, requests}, {&s.cost.PromptTokens, prompt}} {
+		b.sum.Min += n.Min * b.one
+		b.sum.Max += n.Max * b.one
+	}
+	if s.known {
+		prefill := float64(prompt) / s.prefill
+		s.minS += float64(n.Min) * (prefill + float64(decodeMin)/s.decode)
+		s.maxS += float64(n.Max) * (prefill + float64(decodeMax)/s.decode)
+	}
+}
+
+// pairs adds n pairs at a point, of so many tokens in all their legs one after
+// another.
+func (s *spending) pairs(m schema.Method, pt Point, n Bounds, decodeMin, decodeMax int) {
+	s.cost.Pairs.Min += n.Min
+	s.cost.Pairs.Max += n.Max
+	k, c := int64(m.LegCount()), int64(pt.Concurrency)
+	if m.DecodeAtDepth != nil {
+		s.requests(n, (1+k)*c, 0, decodeMin, decodeMax)
+		return
+	}
+	settle := 0
+	if m.Legs().Settle.Mode == "request" {
+		settle = 1
+	}
+	s.requests(n, k*(c+int64(settle)), k*(c*int64(pt.Context)+int64(settle*SettleTokens)), decodeMin+int(k)*settle, decodeMax+int(k)*settle)
+}
+
+// variant adds what one variant's points ask for in that many server lives.
+func (s *spending) variant(m schema.Method, points []Point, lives int64) {
+	l := m.Legs()
+	shortest, longest := points[0], points[0]
+	for _, pt := range points {
+		if pt.Context < shortest.Context {
+			shortest = pt
+		}
+		if pt.Context > longest.Context {
+			longest = pt
+		}
+		extra := int64(0)
+		if l.Warmup {
+			extra += lives
+		}
+		if l.B == 0 {
+			extra += PilotPairs
+		}
+		pilotMin, pilotMax, legMin, legMax := decodeTokens(m, pt.Context)
+		s.pairs(m, pt, Bounds{extra, extra}, pilotMin, pilotMax)
+		least := max(int64(l.Repeats.Min), lives)
+		s.pairs(m, pt, Bounds{least, max(least, int64(l.Repeats.Max))}, legMin, legMax)
+		if m.DecodeAtDepth != nil {
+			s.requests(Bounds{lives, lives}, 0, int64(pt.Concurrency)*int64(pt.Context), 0, 0)
+		}
+	}
+	again := Bounds{lives, lives}
+	_, _, legMin, legMax := decodeTokens(m, points[0].Context)
+	s.pairs(m, points[0], again, legMin, legMax)
+	if m.DecodeAtDepth != nil {
+		cold := schema.Method{TwoPoint: &schema.TwoPoint{A: l.A, B: l.B, Settle: schema.Settle{Mode: "request"}}}
+		ends := []Point{shortest, longest}
+		if shortest.ID == longest.ID {
+			ends = ends[:1]
+		}
+		for _, pt := range ends {
+			_, _, legMin, legMax := decodeTokens(cold, pt.Context)
+			s.pairs(cold, pt, again, legMin, legMax)
+		}
+	}
+	s.requests(again, probeRequests, probeRequests*int64(shortest.Context), 0, 0)
+}
+
+// decodeTokens bounds the tokens that the legs of a pair generate one after
+// another, for pilots and warm-ups and for measured pairs: k·(a + b)/2, where
+// what is left to the tool lies between its floor and context/8.
+func decodeTokens(m schema.Method, context int) (pilotMin, pilotMax, legMin, legMax int) {
+	l, k := m.Legs(), m.LegCount()
+	if m.Stream != nil {
+		return l.B, l.B, l.B, l.B
+	}
+	aMin, aMax := l.A, l.A
+	if l.A == 0 {
 		aMin, aMax = 1, specA
 	}
-	if b > 0 {
-		return aMin + b, aMax + b, aMin + b, aMax + b
+	sum := func(a, b int) int { return k * (a + b) / 2 }
+	if l.B > 0 {
+		legMin, legMax = sum(aMin, l.B), sum(aMax, l.B)
+		return legMin, legMax, legMin, legMax
 	}
-	pilotMin, pilotMax = 2*aMin+floorTokens, 2*aMax+floorTokens
-	return pilotMin, pilotMax, pilotMin, 2*aMax + max(specTokens, context/8)
+	pilotMin, pilotMax = sum(aMin, aMin+floorTokens), sum(aMax, aMax+floorTokens)
+	return pilotMin, pilotMax, pilotMin, sum(aMax, aMax+max(specTokens, context/8))
 }

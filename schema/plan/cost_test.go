@@ -40,8 +40,21 @@ func TestCost(t *testing.T) {
 			e.Sweep.Context, e.Method.TwoPoint.Repeats.Deployments, e.Variants[0].URL = []int{1000}, 4, "http://x"
 		}, Cost{Points: 1, Deployments: 1,
 			Pairs: Bounds{7, 9}, Requests: Bounds{31, 39}, PromptTokens: Bounds{7*2048 + 3000, 9*2048 + 3000}}},
-		"another method": {func(e *schema.Experiment) { e.Method = schema.Method{Stream: map[string]any{}} },
-			Cost{Points: 2, Deployments: 1}},
+		// A point: 1 + 3…5 repeats; 1 for drift. A repeat: 1 leg of 1 request and 1 settle.
+		"stream": {func(e *schema.Experiment) {
+			tp := e.Method.TwoPoint
+			e.Method = schema.Method{Stream: &schema.Stream{Tokens: 129, Repeats: tp.Repeats, Warmup: true, Settle: tp.Settle}}
+		}, Cost{Points: 2, Deployments: 1,
+			Pairs: Bounds{9, 13}, Requests: Bounds{9*2 + 3, 13*2 + 3}, PromptTokens: Bounds{5*1000 + 4*8000 + 9*24 + 3000, 7*1000 + 6*8000 + 13*24 + 3000}}},
+		"multi_point of 4 budgets": {func(e *schema.Experiment) {
+			e.Method = schema.Method{MultiPoint: &schema.MultiPoint{TwoPoint: *e.Method.TwoPoint, Budgets: 4}}
+		}, Cost{Points: 2, Deployments: 1,
+			Pairs: Bounds{13, 17}, Requests: Bounds{13*8 + 3, 17*8 + 3}, PromptTokens: Bounds{4*(7*1000+6*8000) + 13*96 + 3000, 4*(9*1000+8*8000) + 17*96 + 3000}}},
+		// A point: 1 + 2 + 3…5 repeats of 3 requests on one prefill; 1 for drift; a cold pair at either end.
+		"decode_at_depth": {func(e *schema.Experiment) {
+			e.Method = schema.Method{DecodeAtDepth: &schema.DecodeAtDepth{Repeats: e.Method.TwoPoint.Repeats, Warmup: true}}
+		}, Cost{Points: 2, Deployments: 1,
+			Pairs: Bounds{15, 19}, Requests: Bounds{13*3 + 2*4 + 3, 17*3 + 2*4 + 3}, PromptTokens: Bounds{3*9000 + 2*48 + 3000, 3*9000 + 2*48 + 3000}}},
 		"nothing": {func(e *schema.Experiment) { e.Variants = nil }, Cost{}},
 	} {
 		t.Run(name, func(t *testing.T) {

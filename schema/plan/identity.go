@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"maps"
 	"strconv"
 
 	"twopoint/schema"
@@ -97,23 +96,18 @@ func hash(b []byte) string {
 // methodContent is the method without its stopping rule: how long a point is
 // measured does not change what is measured.
 func methodContent(m schema.Method) map[string]any {
-	var c map[string]any
+	l := m.Legs()
 	switch {
 	case m.TwoPoint != nil:
-		c = map[string]any{"a": m.TwoPoint.A, "b": m.TwoPoint.B, "warmup": m.TwoPoint.Warmup, "settle": m.TwoPoint.Settle}
+		return map[string]any{m.Name(): map[string]any{"a": l.A, "b": l.B, "warmup": l.Warmup, "settle": l.Settle}}
 	case m.Stream != nil:
-		c = maps.Clone(m.Stream)
+		return map[string]any{m.Name(): map[string]any{"tokens": l.B, "warmup": l.Warmup, "settle": l.Settle}}
 	case m.MultiPoint != nil:
-		c = maps.Clone(m.MultiPoint)
+		return map[string]any{m.Name(): map[string]any{"a": l.A, "b": l.B, "budgets": m.MultiPoint.Budgets, "warmup": l.Warmup, "settle": l.Settle}}
 	case m.DecodeAtDepth != nil:
-		c = maps.Clone(m.DecodeAtDepth)
-	default:
-		return map[string]any{}
+		return map[string]any{m.Name(): map[string]any{"a": l.A, "b": l.B, "warmup": l.Warmup}}
 	}
-	for _, k := range []string{"repeats", "target", "deployments"} {
-		delete(c, k)
-	}
-	return map[string]any{m.Name(): c}
+	return map[string]any{}
 }
 
 // promptContent is the prompt, its file by content and not by path.

@@ -331,16 +331,48 @@ func setAll(e *schema.Experiment, key string, v any) {
 
 func TestOtherMethods(t *testing.T) {
 	exp := experiment()
-	plan := func(stream map[string]any) []string {
-		exp.Method = schema.Method{Stream: stream}
+	idsOf := func(m schema.Method) []string {
+		exp.Method = m
 		_, points := ids(mustPlan(t, exp))
 		return points
 	}
-	a := plan(map[string]any{"tokens": json.Number("64"), "repeats": map[string]any{"min": json.Number("3")}})
-	b := plan(map[string]any{"tokens": json.Number("64")})
-	c := plan(map[string]any{"tokens": json.Number("65")})
-	if !slices.Equal(a, b) || a[0] == c[0] {
-		t.Errorf("ids %s, %s, %s", a[0], b[0], c[0])
+	few, many := schema.Repeats{Min: 3}, schema.Repeats{Min: 9}
+	ab := func(a, b int, r schema.Repeats) schema.TwoPoint { return schema.TwoPoint{A: a, B: b, Repeats: r} }
+	methods := []schema.Method{
+		{Stream: &schema.Stream{Tokens: 64, Repeats: few}}, {Stream: &schema.Stream{Tokens: 65}},
+		{MultiPoint: &schema.MultiPoint{TwoPoint: ab(1, 65, few), Budgets: 3}}, {MultiPoint: &schema.MultiPoint{TwoPoint: ab(1, 65, few), Budgets: 4}},
+		{DecodeAtDepth: &schema.DecodeAtDepth{A: 1, B: 65}}, {DecodeAtDepth: &schema.DecodeAtDepth{A: 2, B: 65}}, {TwoPoint: ptr(ab(1, 65, few))},
+	}
+	seen := map[string]string{}
+	for _, m := range methods {
+		id := idsOf(m)[0]
+		if seen[id] != "" {
+			t.Errorf("%s and %s share the id %s", m.Name(), seen[id], id)
+		}
+		seen[id] = m.Name()
+	}
+	if a, b := idsOf(schema.Method{Stream: &schema.Stream{Tokens: 64, Repeats: few}}), idsOf(schema.Method{Stream: &schema.Stream{Tokens: 64, Repeats: many}}); !slices.Equal(a, b) {
+		t.Errorf("repeats change the id: %s, %s", a[0], b[0])
+	}
+}
+
+func TestBudgets(t *testing.T) {
+	multi := func(n int) schema.Method { return schema.Method{MultiPoint: &schema.MultiPoint{Budgets: n}} }
+	for _, c := range []struct {
+		m    schema.Method
+		a, b int
+		want []int
+	}{
+		{schema.Method{TwoPoint: &schema.TwoPoint{}}, 1, 33, []int{1, 33}},
+		{schema.Method{DecodeAtDepth: &schema.DecodeAtDepth{}}, 33, 129, []int{33, 129}},
+		{schema.Method{Stream: &schema.Stream{}}, 0, 129, []int{129}},
+		{multi(3), 1, 33, []int{1, 17, 33}},
+		{multi(4), 1, 33, []int{1, 12, 22, 33}},
+		{multi(5), 1, 3, []int{1, 2, 3}},
+	} {
+		if got := c.m.Budgets(c.a, c.b); !slices.Equal(got, c.want) {
+			t.Errorf("%s from %d to %d: %v, want %v", c.m.Name(), c.a, c.b, got, c.want)
+		}
 	}
 }
 

@@ -1,0 +1,43 @@
+package stat
+
+import (
+	"fmt"
+	"math"
+)
+
+// Cold compares what was measured on a cached prompt with one cold two-point
+// pair at the same point: whether the cold pair's seconds per token lie within
+// its own error of the point's interval, and the numbers. The error is that of
+// two legs whose prefills wander by j, the larger of 1 % and the difference of
+// their first tokens: 3·√2·j/(n_b − n_a). known is false where either has no
+// figure.
+func Cold(pair Pair, pt Point) (agrees, known bool, detail string) {
+	v := pt.Values
+	if v == nil || v.SPerTok.Mean == nil || v.SPerTok.Interval == nil || !pair.Valid() || pair.SPerTok == nil {
+		return false, false, ""
+	}
+	first := []*float64{pair.A.TTFTS, pair.B.TTFTS}
+	if first[0] == nil || first[1] == nil {
+		first = []*float64{pair.A.TimeS, pair.A.TimeS}
+	}
+	j := max(coldJitter(*first[0]), math.Abs(*first[0]-*first[1]))
+	slack := v.SPerTok.Interval.HalfWidth()
+	if pair.Requests == 1 { // a window rate holds no prefill
+		slack += 3 * math.Sqrt2 * j / (*pair.B.Tokens - *pair.A.Tokens)
+	} else {
+		slack += 3 * 0.01 * *v.SPerTok.Mean
+	}
+	off := *pair.SPerTok - *v.SPerTok.Mean
+	return math.Abs(off) <= slack, true, fmt.Sprintf("%.4g s per token after a cold prefill and %.4g on the cached prompt, at most %.2g apart expected", *pair.SPerTok, *v.SPerTok.Mean, slack)
+}
+
+// Refuse is a point whose values are withdrawn for a reason beyond its own pairs:
+// invalid, with what was measured kept as raw.
+func (pt Point) Refuse(c Code, detail string) Point {
+	if pt.Status != OK {
+		return pt
+	}
+	pt.Status, pt.Reason, pt.Detail = Invalid, c, detail
+	pt.Raw, pt.Values = pt.Values, nil
+	return pt
+}
