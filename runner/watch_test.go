@@ -1,12 +1,18 @@
 package runner
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"twopoint/results/event"
+	"twopoint/runner/engine"
+	"twopoint/runner/telemetry"
 	"twopoint/schema"
 	"twopoint/schema/plan"
 )
@@ -47,5 +53,76 @@ func TestVisibleGPUs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// busy is an engine that counts the requests under way; the first long one takes
+// its time.
+type busy struct {
+	instant
+	running *atomic.Int32
+	rested  *bool
+}
+
+func (e busy) Generate(ctx context.Context, c *engine.Client, r engine.Request) event.Sample {
+	e.running.Add(1)
+	defer e.running.Add(-1)
+	if r.MaxTokens == 33 && !*e.rested {
+		*e.rested = true
+		time.Sleep(2*duringEvery + duringEvery/2)
+	}
+	return e.instant.Generate(ctx, c, r)
+}
+
+// witness is a sensor that counts its readings and those beside a request.
+type witness struct {
+	running        *atomic.Int32
+	total, besides atomic.Int32
+}
+
+func (w *witness) Read(context.Context) ([]event.GPUReading, []event.GPUProcess, error) {
+	w.total.Add(1)
+	if w.running.Load() > 0 {
+		w.besides.Add(1)
+	}
+	return []event.GPUReading{}, []event.GPUProcess{}, nil
+}
+
+// The machine is read before and after pairs, and beside a request only where
+// that enters no estimate.
+func TestReadingsKeepAwayFromTimedRequests(t *testing.T) {
+	dir, requests, running, rested := t.TempDir(), 0, new(atomic.Int32), false
+	a := agentFor(t, dir, fmt.Sprintf(instantSpec, "33"), instant{requests: &requests})
+	a.Engine = func(string) (engine.Engine, bool) {
+		return busy{instant{requests: &requests}, running, &rested}, true
+	}
+	w := &witness{running: running}
+	a.Monitor = telemetry.NewMonitor(w)
+	if reason, err := a.Run(t.Context(), "start"); err != nil || reason != event.EndDone {
+		t.Fatal(reason, err)
+	}
+	list, err := event.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moments, after := map[string]int32{}, map[string]bool{}
+	for _, e := range list {
+		if r := e.Telemetry; r != nil {
+			moments[r.Moment]++
+			if r.Moment == event.MomentDuring && r.Role != event.RoleWarmup {
+				t.Errorf("a reading during a pair of role %s", r.Role)
+			}
+			if r.Moment == event.MomentAfter && r.Role == event.RoleMeasure {
+				after[r.PointID] = true
+			}
+		}
+	}
+	if d := moments[event.MomentDuring]; d < 1 || w.besides.Load() != d || moments[event.MomentLaunch] != 1 || len(after) != 3 {
+		t.Errorf("readings %v, %d of %d beside a request, after pairs of %d points", moments, w.besides.Load(), w.total.Load(), len(after))
+	}
+	for _, p := range a.History.Points() {
+		if len(p.Machine().Doubts) > 0 {
+			t.Errorf("%s: %v", p.Key, p.Machine().Doubts)
+		}
 	}
 }
