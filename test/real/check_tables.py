@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-TABLES = ["runs", "deployments", "samples", "repeats", "points", "fits", "settings", "columns"]
+TABLES = ["runs", "deployments", "samples", "repeats", "points", "fits", "settings", "telemetry", "columns"]
 
 # Rows are unique in these columns; the optional tables have theirs here too.
 KEYS = {
@@ -40,6 +40,7 @@ KEYS = {
     "fits": ["run_id", "variant_id", "concurrency", "quantity"],
     "claims": ["run_id", "claim_id"],
     "settings": ["run_id", "variant", "name", "source"],
+    "telemetry": ["run_id", "order_id", "seq", "device"],
     "columns": ["run_id", "table", "column"],
 }
 
