@@ -33,6 +33,7 @@ type History struct {
 	points   []*Point
 	ends     map[sweep][]*Point // of each sweep: its shortest and longest context
 	byID     map[string]*Point
+	byCell   map[cell]*Point
 	lives    map[string]*Life
 	variants map[string]plan.Variant
 	watches  map[string]*watch // by order
@@ -97,7 +98,7 @@ type pairKey struct {
 
 // New is the history of a plan to which nothing has happened, with events added.
 func New(p plan.Plan, events []event.Event) *History {
-	h := &History{Plan: p, byID: make(map[string]*Point, len(p.Points)), lives: map[string]*Life{}, variants: make(map[string]plan.Variant, len(p.Variants))}
+	h := &History{Plan: p, byID: make(map[string]*Point, len(p.Points)), byCell: make(map[cell]*Point, len(p.Points)), lives: map[string]*Life{}, variants: make(map[string]plan.Variant, len(p.Variants))}
 	for _, v := range p.Variants {
 		h.variants[v.Name] = v
 	}
@@ -105,6 +106,7 @@ func New(p plan.Plan, events []event.Event) *History {
 		point := &Point{Point: pt, history: h, pairs: map[pairKey]*Pair{}}
 		h.points = append(h.points, point)
 		h.byID[pt.ID] = point
+		h.byCell[cell{pt.Variant, pt.Context, pt.Concurrency}] = point
 	}
 	h.ends = ends(h.points)
 	for _, e := range events {
@@ -115,6 +117,20 @@ func New(p plan.Plan, events []event.Event) *History {
 
 // Points are the planned points in the plan's order.
 func (h *History) Points() []*Point { return h.points }
+
+// Beside is the point of another variant at the same context and concurrency;
+// nil where there is none, or for the point's own variant.
+func (h *History) Beside(p *Point, variant string) *Point {
+	if variant == p.Variant {
+		return nil
+	}
+	return h.byCell[cell{variant, p.Context, p.Concurrency}]
+}
+
+type cell struct {
+	variant              string
+	context, concurrency int
+}
 
 // Point is the planned point with that id, or nil.
 func (h *History) Point(id string) *Point { return h.byID[id] }

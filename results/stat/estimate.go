@@ -454,7 +454,24 @@ func Drift(first, last Pair) *float64 {
 
 // SameAcceptLength tells whether rows with these numbers of tokens a step may be
 // compared in tokens per second: they agree within 5 %. Otherwise only seconds
-// per step compare.
-func SameAcceptLength(x, y float64) bool {
-	return math.Abs(x-y) <= 0.05*max(x, y)
+// per step compare. One that is not reported speaks against nothing.
+func SameAcceptLength(x, y *float64) bool {
+	return x == nil || y == nil || math.Abs(*x-*y) <= 0.05*max(*x, *y)
+}
+
+// Faster is how many times less time v takes than base for a token, or, where
+// their accept lengths differ, for a step (perStep). It is nil where either has
+// no such figure.
+func Faster(base, v *Values) (ratio *float64, perStep bool) {
+	if base == nil || v == nil {
+		return nil, false
+	}
+	x, y := base.Main.Mean, v.Main.Mean
+	if perStep = !SameAcceptLength(base.AcceptLength.Mean, v.AcceptLength.Mean); perStep {
+		x, y = base.SPerStep.Mean, v.SPerStep.Mean
+	}
+	if positive(x) == nil || positive(y) == nil {
+		return nil, perStep
+	}
+	return finite(*x / *y), perStep
 }

@@ -281,7 +281,8 @@ func TestDrift(t *testing.T) {
 	near(t, "drift", Drift(ps[0], ps[1]), 1.15)
 	absent(t, "drift to a negative slope", Drift(ps[0], ps[2]))
 	absent(t, "drift of an invalid pair", Drift(invalidated(ps[0], CacheHit), ps[1]))
-	if SameAcceptLength(2.0, 2.2) || !SameAcceptLength(2.0, 2.1) {
+	x, far, near := 2.0, 2.2, 2.1
+	if SameAcceptLength(&x, &far) || !SameAcceptLength(&x, &near) || !SameAcceptLength(&x, nil) {
 		t.Error("accept lengths agree within 5 %")
 	}
 }

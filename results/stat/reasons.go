@@ -90,6 +90,10 @@ const (
 	Trend Code = "trend"
 	// MedianDisagrees: the mean and the median contradict each other's interval.
 	MedianDisagrees Code = "median_disagrees"
+	// AcceptLengthDiffers: the variant and the one that it is compared with accept
+	// tokens at lengths that differ by more than 5 %, so that only seconds per step
+	// compare.
+	AcceptLengthDiffers Code = "accept_length_differs"
 	// OneServerLife: every pair ran in the same life of the server, so that the
 	// interval knows nothing of what differs from start to start.
 	OneServerLife Code = "one_server_life"

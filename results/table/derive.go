@@ -3,6 +3,7 @@ package table
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -266,6 +267,11 @@ func (d *deriver) point(p *history.Point) PointRow {
 	for _, n := range p.Notes {
 		doubts = append(slices.Clip(doubts), stat.Finding{Code: stat.Code(n.Code), Detail: n.Text})
 	}
+	if q := d.h.Beside(p, d.h.Plan.Baseline); q != nil && e.Values != nil && q.Estimate().Values != nil {
+		if detail := acceptLengthDiffers([]*history.Point{q}, []*history.Point{p}); detail != "" {
+			doubts = append(slices.Clip(doubts), stat.Finding{Code: stat.AcceptLengthDiffers, Detail: detail})
+		}
+	}
 	r.Doubts, r.DoubtDetail = findings(doubts)
 
 	raw := e.Values
@@ -381,7 +387,9 @@ func (d *deriver) fits() []FitRow {
 			r := d.fit(g.variant, g.concurrency, q.name, f)
 			against := d.against(g.variant)
 			if base, ok := fitted[group{against, g.concurrency}][q.name]; ok && g.variant != against {
-				if gain, ok := stat.SlopeRatio(base, f); ok {
+				if detail := acceptLengthDiffers(points[group{against, g.concurrency}], points[g]); detail != "" && q.name != "s_per_step" {
+					r.Doubts = string(stat.AcceptLengthDiffers)
+				} else if gain, ok := stat.SlopeRatio(base, f); ok {
 					r.Against, r.BetaGain = against, &gain.Value
 					r.BetaGainLo, r.BetaGainHi = ends(gain.Interval)
 				}
@@ -390,6 +398,20 @@ func (d *deriver) fits() []FitRow {
 		}
 	}
 	return rows
+}
+
+// acceptLengthDiffers names the first context at which two variants' ok points
+// accept tokens at different lengths; empty: none.
+func acceptLengthDiffers(base, points []*history.Point) string {
+	for _, p := range points {
+		for _, q := range base {
+			x, y := p.Estimate().Values.AcceptLength.Mean, q.Estimate().Values.AcceptLength.Mean
+			if p.Context == q.Context && !stat.SameAcceptLength(x, y) {
+				return fmt.Sprintf("%.3g tokens a step, %.3g with %s: compare seconds per step", *x, *y, q.Variant)
+			}
+		}
+	}
+	return ""
 }
 
 // against is the variant whose context slope a variant's is compared with: the
@@ -438,7 +460,7 @@ func (d *deriver) fit(variant string, concurrency int, quantity string, f stat.F
 	if m := d.h.Plan.Model; m != nil && (quantity == "s_per_step" || !d.speculative(variant)) {
 		s := d.sharding(variant, *m)
 		if kv, err := stat.KVStreamGBs(s.model, f, s.tp, s.dcp, s.dp, concurrency); err == nil {
-			r.KVStream, r.KVBytes, r.Doubts = &kv.GBs, &kv.KVBytes, strings.Join(slices.Compact(s.contradicted), ",")
+			r.KVStream, r.KVBytes, r.KVDoubts = &kv.GBs, &kv.KVBytes, strings.Join(slices.Compact(s.contradicted), ",")
 			r.KVStreamLo, r.KVStreamHi = ends(kv.Interval)
 		}
 	}

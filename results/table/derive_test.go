@@ -400,7 +400,7 @@ func TestSharding(t *testing.T) {
 			r.Measure(life, p.Key, 3)
 		}
 		fits := Derive(r.ID, r.History, nil).Fits
-		if len(fits) == 0 || fits[0].KVBytes == nil || *fits[0].KVBytes != c.bytes || fits[0].Doubts != c.doubts {
+		if len(fits) == 0 || fits[0].KVBytes == nil || *fits[0].KVBytes != c.bytes || fits[0].KVDoubts != c.doubts {
 			t.Errorf("%s: fits %+v, want %g bytes and %q", name, fits, c.bytes, c.doubts)
 		}
 	}

@@ -321,7 +321,8 @@ type FitRow struct {
 	KVStreamLo *float64 `col:"kv_stream_gb_s_lo" unit:"GB/s" doc:"lower end of the interval"`
 	KVStreamHi *float64 `col:"kv_stream_gb_s_hi" unit:"GB/s" doc:"upper end of the interval"`
 	KVBytes    *float64 `col:"kv_bytes_per_ctx_tok" unit:"byte/tok" doc:"bytes that a device reads more for one more context token, by the model's geometry"`
-	Doubts     string   `col:"kv_doubts" doc:"settings behind the rate in which the server contradicts the spec, comma-separated: tp, dp, dcp, kv_dtype; the server's word is taken"`
+	Doubts     string   `col:"doubts" doc:"accept_length_differs: the slope is not compared with against's, since tokens are accepted at other lengths; that of s_per_step is"`
+	KVDoubts   string   `col:"kv_doubts" doc:"settings behind the rate in which the server contradicts the spec, comma-separated: tp, dp, dcp, kv_dtype; the server's word is taken"`
 	Against    string   `col:"against" doc:"variant that beta_gain compares with: the baseline, else the variant declared before"`
 	BetaGain   *float64 `col:"beta_gain" doc:"the other variant's context slope over this one's: how many times cheaper a context token is here"`
 	BetaGainLo *float64 `col:"beta_gain_lo" doc:"lower end of the interval (Fieller)"`

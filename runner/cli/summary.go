@@ -2,12 +2,14 @@ package cli
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"twopoint/results/run"
 	"twopoint/results/stat"
 	"twopoint/results/table"
+	"twopoint/schema"
 )
 
 // summary prints what a run says: one sentence that answers, the table, the
@@ -35,10 +37,10 @@ func (a *app) summary(dir run.Dir, t *table.Tables) {
 // the context slopes compare.
 func answer(t *table.Tables) []string {
 	var out []string
-	for _, name := range variantsOf(t.Points) {
+	for _, group := range curves(t.Points) {
 		var ok []table.PointRow
-		for _, p := range t.Points {
-			if p.Variant == name && p.Status == stat.OK {
+		for _, p := range group {
+			if p.Status == stat.OK {
 				ok = append(ok, p)
 			}
 		}
@@ -47,20 +49,35 @@ func answer(t *table.Tables) []string {
 		}
 		slices.SortStableFunc(ok, func(x, y table.PointRow) int { return int(*x.ContextRequested - *y.ContextRequested) })
 		first, last := ok[0], ok[len(ok)-1]
-		s := fmt.Sprintf("%s: decode %s tok/s at %d tokens of context", name, rate(first), *first.ContextRequested)
+		speed, quantity := "decode %s tok/s", "s_per_tok"
+		if first.Method == schema.MethodStream {
+			speed, quantity = "decode (in the stream) %s tok/s", "s_per_tok_stream"
+		}
+		name := first.Variant
+		if c := *first.Concurrency; c > 1 {
+			name, speed = fmt.Sprintf("%s, %d requests at a time", name, c), speed+" each"
+		}
+		s := fmt.Sprintf("%s: "+speed+" at %d tokens of context", name, rate(first), *first.ContextRequested)
 		if len(ok) > 1 {
 			s += fmt.Sprintf(", %s at %d", rate(last), *last.ContextRequested)
 		}
 		for _, f := range t.Fits {
-			if f.Variant != name || f.Quantity != "s_per_tok" {
+			if f.Variant != first.Variant || f.Concurrency != *first.Concurrency {
 				continue
 			}
-			s += fmt.Sprintf("; a context token adds %s", perContext(f))
-			if f.KVStream != nil {
-				s += fmt.Sprintf(" (extra context read at %s GB/s)", figure(*f.KVStream, 0))
-			}
-			if f.BetaGain != nil {
-				s += fmt.Sprintf(", %s times less than with %s", ranged(f.BetaGain, f.BetaGainLo, f.BetaGainHi), f.Against)
+			if f.Quantity == quantity {
+				s += fmt.Sprintf("; a context token adds %s", perContext(f))
+				if f.KVStream != nil {
+					s += fmt.Sprintf(" (extra context read at %s GB/s)", figure(*f.KVStream, 0))
+				}
+				if f.BetaGain != nil {
+					s += fmt.Sprintf(", %s times less than with %s", ranged(f.BetaGain, f.BetaGainLo, f.BetaGainHi), f.Against)
+				}
+			} else if f.Quantity == "s_per_step" && *f.Beta != 0 && stepsDiffer(t.Fits, f) {
+				s += fmt.Sprintf("; to a step %s", perContext(f))
+				if f.BetaGain != nil {
+					s += fmt.Sprintf(", %s times less than with %s (accept lengths differ: only steps compare)", ranged(f.BetaGain, f.BetaGainLo, f.BetaGainHi), f.Against)
+				}
 			}
 		}
 		out = append(out, s+".")
@@ -71,12 +88,60 @@ func answer(t *table.Tables) []string {
 	return out
 }
 
-func rate(p table.PointRow) string {
-	half := 0.0
-	if p.DecodeTokSLo != nil && p.DecodeTokSHi != nil {
-		half = (*p.DecodeTokSHi - *p.DecodeTokSLo) / 2
+// stepsDiffer tells whether a variant's steps are not its tokens, or may not be
+// compared by them: its slope over tokens is another than that over steps.
+func stepsDiffer(fits []table.FitRow, step table.FitRow) bool {
+	return slices.ContainsFunc(fits, func(f table.FitRow) bool {
+		return f.Variant == step.Variant && f.Concurrency == step.Concurrency && f.Quantity == "s_per_tok" && (f.Doubts != "" || math.Abs(*f.Beta-*step.Beta) > 1e-6*math.Abs(*step.Beta))
+	})
+}
+
+// curves are the points of each variant at each concurrency.
+func curves(points []table.PointRow) [][]table.PointRow {
+	type curve struct {
+		variant     string
+		concurrency int64
 	}
-	return figure(*p.DecodeTokS, half)
+	var order []curve
+	byCurve := map[curve][]table.PointRow{}
+	for _, p := range points {
+		c := curve{p.Variant, *p.Concurrency}
+		if byCurve[c] == nil {
+			order = append(order, c)
+		}
+		byCurve[c] = append(byCurve[c], p)
+	}
+	out := make([][]table.PointRow, len(order))
+	for i, c := range order {
+		out[i] = byCurve[c]
+	}
+	return out
+}
+
+// decodeOf is what the point's method estimates, in seconds per token with its
+// interval, and the rate that this is with its own.
+func decodeOf(p table.PointRow) (s, sLo, sHi, tokS, lo, hi *float64) {
+	s, sLo, sHi = p.SPerTok, p.SPerTokLo, p.SPerTokHi
+	if p.Method == schema.MethodStream {
+		s, sLo, sHi = p.SPerTokStream, p.SPerTokStreamLo, p.SPerTokStreamHi
+	}
+	inverse := func(x *float64) *float64 {
+		if x == nil || *x <= 0 {
+			return nil
+		}
+		v := 1 / *x
+		return &v
+	}
+	return s, sLo, sHi, inverse(s), inverse(sHi), inverse(sLo)
+}
+
+func rate(p table.PointRow) string {
+	_, _, _, v, lo, hi := decodeOf(p)
+	half := 0.0
+	if lo != nil && hi != nil {
+		half = (*hi - *lo) / 2
+	}
+	return figure(*v, half)
 }
 
 // perContext is a context slope in microseconds with its interval.
@@ -88,37 +153,33 @@ func perContext(f table.FitRow) string {
 	return ranged(us(f.Beta), us(f.BetaLo), us(f.BetaHi)) + " µs"
 }
 
-func variantsOf(points []table.PointRow) []string {
-	var names []string
-	for _, p := range points {
-		if !slices.Contains(names, p.Variant) {
-			names = append(names, p.Variant)
-		}
-	}
-	return names
-}
-
 // pointTable is one line a planned point: dead points stand beside the living.
 func pointTable(points []table.PointRow) string {
-	rows := [][]string{{"variant", "context", "prefill tok/s", "decode tok/s", "ms/token", "ttft", "pairs", "status"}}
+	rows := [][]string{{"variant", "context", "requests", "prefill tok/s", "decode tok/s", "ms/token", "ttft", "accepted", "pairs", "status"}}
 	for _, p := range points {
-		row := []string{p.Variant, fmt.Sprint(*p.ContextRequested), "", "", "", "", fmt.Sprint(p.Valid), p.Status}
+		row := []string{p.Variant, fmt.Sprint(*p.ContextRequested), "", "", "", "", "", "", fmt.Sprint(p.Valid), p.Status}
+		if c := *p.Concurrency; c > 1 {
+			row[2] = fmt.Sprint(c)
+		}
 		if p.Status == stat.OK {
 			if p.PrefillTokS != nil {
-				row[2] = withHalf(p.PrefillTokS, p.PrefillTokSLo, p.PrefillTokSHi)
+				row[3] = withHalf(p.PrefillTokS, p.PrefillTokSLo, p.PrefillTokSHi)
 			}
-			row[3] = withHalf(p.DecodeTokS, p.DecodeTokSLo, p.DecodeTokSHi)
-			ms := *p.SPerTok * 1e3
-			row[4] = figure(ms, 1e3*(*p.SPerTokHi-*p.SPerTokLo)/2)
+			s, sLo, sHi, tokS, lo, hi := decodeOf(p)
+			row[4] = withHalf(tokS, lo, hi)
+			row[5] = figure(*s*1e3, 1e3*(*sHi-*sLo)/2)
 			if p.TTFTS != nil {
-				row[5] = seconds(*p.TTFTS)
+				row[6] = seconds(*p.TTFTS)
+			}
+			if a := p.AcceptLength; a != nil && *a != 1 {
+				row[7] = figure(*a, 0)
 			}
 		} else if p.Reason != "" {
-			row[7] += ": " + p.Reason
+			row[9] += ": " + p.Reason
 		}
 		rows = append(rows, row)
 	}
-	return columns(rows)
+	return columns(withoutEmpty(rows))
 }
 
 // withHalf is "value ± half-width".
@@ -157,8 +218,8 @@ func doubts(t *table.Tables) []string {
 		if f.Scaled != nil && *f.Scaled {
 			add("%s: the line over context misses its points by more than their scatter; its intervals are widened for it", f.Variant)
 		}
-		if f.Doubts != "" {
-			add("%s: the server contradicts the spec in %s; the read rate takes the server's word", f.Variant, f.Doubts)
+		if f.KVDoubts != "" {
+			add("%s: the server contradicts the spec in %s; the read rate takes the server's word", f.Variant, f.KVDoubts)
 		}
 	}
 	if r := t.Runs[0]; r.Pending > 0 {

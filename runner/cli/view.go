@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -135,14 +136,14 @@ func (p *progress) pairLine(pt *history.Point) string {
 		fmt.Fprintf(&b, " invalid: %s (%s)", last.Reasons[0].Code, last.Reasons[0].Detail)
 		return b.String()
 	}
-	if last.SPerTok != nil {
-		fmt.Fprintf(&b, " %s/tok", seconds(*last.SPerTok))
+	if last.Main != nil {
+		fmt.Fprintf(&b, " %s/tok", seconds(*last.Main))
 	}
 	if last.PrefillTokS != nil {
 		fmt.Fprintf(&b, ", prefill %s tok/s", figure(*last.PrefillTokS, 0))
 	}
-	if e := pt.Estimate(); e.Values != nil && e.Values.SPerTok.Interval != nil {
-		f := e.Values.SPerTok
+	if e := pt.Estimate(); e.Values != nil && e.Values.Main.Interval != nil {
+		f := e.Values.Main
 		fmt.Fprintf(&b, "; mean %s/tok ± %.1f %%", seconds(*f.Mean), 100*f.Interval.HalfWidth() / *f.Mean)
 	}
 	return b.String()
@@ -258,7 +259,8 @@ func clip(s string, width int) string {
 }
 
 // curve is the live table: points that have a pair or an outcome, the last of
-// them where the screen is too small for all.
+// them where the screen is too small for all. Columns that would say nothing are
+// left out.
 func curve(h *history.History, most int) string {
 	var rows [][]string
 	for _, pt := range h.Points() {
@@ -267,18 +269,32 @@ func curve(h *history.History, most int) string {
 			continue
 		}
 		e := pt.Estimate()
-		row := []string{pt.Variant, fmt.Sprint(pt.Context), "", "", "", fmt.Sprint(n), statusWords(pt)}
+		row := []string{pt.Variant, fmt.Sprint(pt.Context), fmt.Sprint(pt.Concurrency), "", "", "", "", "", fmt.Sprint(n), statusWords(pt)}
+		if pt.Concurrency == 1 {
+			row[2] = ""
+		}
 		v := e.Values
 		if v == nil {
 			v = e.Raw
 		}
-		if v != nil && v.SPerTok.Mean != nil {
-			row[2] = seconds(*v.SPerTok.Mean)
-			if v.SPerTok.Interval != nil && *v.SPerTok.Mean > 0 {
-				row[3] = fmt.Sprintf("±%.1f %%", 100*v.SPerTok.Interval.HalfWidth() / *v.SPerTok.Mean)
+		if v != nil && v.Main.Mean != nil {
+			row[3] = seconds(*v.Main.Mean)
+			if i := v.Main.Interval; i != nil && *v.Main.Mean > 0 {
+				row[4] = fmt.Sprintf("±%.1f %%", 100*i.HalfWidth() / *v.Main.Mean)
 			}
 			if v.PrefillTokS.Mean != nil {
-				row[4] = figure(*v.PrefillTokS.Mean, 0)
+				row[5] = figure(*v.PrefillTokS.Mean, 0)
+			}
+			if a := v.AcceptLength.Mean; a != nil && *a != 1 {
+				row[6] = figure(*a, 0)
+			}
+		}
+		if base := h.Beside(pt, h.Plan.Baseline); base != nil && e.Values != nil {
+			if ratio, perStep := stat.Faster(base.Estimate().Values, e.Values); ratio != nil {
+				row[7] = figure(*ratio, 0) + "x"
+				if perStep {
+					row[7] += " a step"
+				}
 			}
 		}
 		rows = append(rows, row)
@@ -286,7 +302,22 @@ func curve(h *history.History, most int) string {
 	if len(rows) > most && most > 0 {
 		rows = rows[len(rows)-most:]
 	}
-	return columns(append([][]string{{"variant", "context", "per token", "", "prefill tok/s", "pairs", "status"}}, rows...))
+	head := []string{"variant", "context", "requests", "per token", "", "prefill tok/s", "accepted", "baseline", "pairs", "status"}
+	return columns(withoutEmpty(append([][]string{head}, rows...)))
+}
+
+// withoutEmpty leaves out the columns that no row below the head fills.
+func withoutEmpty(rows [][]string) [][]string {
+	out := make([][]string, len(rows))
+	for c := range rows[0] {
+		filled := slices.ContainsFunc(rows[1:], func(r []string) bool { return r[c] != "" })
+		for i := range rows {
+			if filled || len(rows) == 1 {
+				out[i] = append(out[i], rows[i][c])
+			}
+		}
+	}
+	return out
 }
 
 func statusWords(pt *history.Point) string {
