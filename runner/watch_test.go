@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"twopoint/results/event"
+	"twopoint/results/stat"
 	"twopoint/runner/engine"
 	"twopoint/runner/telemetry"
 	"twopoint/schema"
@@ -125,4 +126,75 @@ func TestReadingsKeepAwayFromTimedRequests(t *testing.T) {
 			t.Errorf("%s: %v", p.Key, p.Machine().Doubts)
 		}
 	}
+}
+
+// A stranger who is there in the middle of one pair and gone after it concerns
+// that point alone.
+func TestStrangerInTheMiddle(t *testing.T) {
+	for _, policy := range []string{"warn", "stop"} {
+		t.Run(policy, func(t *testing.T) {
+			dir, requests := t.TempDir(), 0
+			spec := fmt.Sprintf(instantSpec, "33")
+			a := agentFor(t, dir, spec, instant{requests: &requests})
+			a.Order.Plan.Host.Foreign = policy
+			a.History.Plan.Host.Foreign = policy
+			v := &visitor{a: a}
+			a.Monitor = telemetry.NewMonitor(v)
+			a.After = v.event
+			if reason, err := a.Run(t.Context(), "start"); err != nil || reason != event.EndDone {
+				t.Fatal(reason, err)
+			}
+			for _, p := range a.History.Points() {
+				var doubtful, invalid int
+				for _, pr := range p.Pairs() {
+					if !pr.Valid() {
+						invalid++
+					}
+					for _, d := range pr.Doubts {
+						if d.Code == stat.ForeignProcess {
+							doubtful++
+						}
+					}
+				}
+				want := map[string]int{}
+				if p.Context == 128 {
+					want[policy] = 1
+				}
+				if doubtful != want["warn"] || invalid != want["stop"] {
+					t.Errorf("%s: %d pairs doubtful, %d invalid", p.Key, doubtful, invalid)
+				}
+				if found := len(p.Machine().Doubts) == 1; found != (p.Context == 128) {
+					t.Errorf("%s: %v", p.Key, p.Machine().Doubts)
+				}
+				if status, reason, _ := p.Outcome(); status != stat.OK {
+					t.Errorf("%s is %s (%s)", p.Key, status, reason)
+				}
+			}
+		})
+	}
+}
+
+// visitor is a sensor whose GPU a stranger uses in the first measured pair at
+// context 128, until it has been seen there.
+type visitor struct {
+	a    *Agent
+	here bool
+	gone bool
+}
+
+func (v *visitor) event(e event.Event) error {
+	if r := e.Repeat; r != nil {
+		v.here = r.Role == event.RoleMeasure && v.a.History.Point(r.PointID).Context == 128
+		time.Sleep(30 * time.Millisecond) // so that a reading is due
+	}
+	return nil
+}
+
+func (v *visitor) Read(context.Context) ([]event.GPUReading, []event.GPUProcess, error) {
+	list := []event.GPUProcess{}
+	if v.here && !v.gone {
+		v.gone = true
+		list = append(list, event.GPUProcess{PID: 42, Name: "train"})
+	}
+	return []event.GPUReading{}, list, nil
 }

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"os"
+	"slices"
 	"time"
 
 	"twopoint/results/event"
@@ -39,6 +40,7 @@ type Monitor struct {
 	own      map[int]bool
 	resident map[int]bool // nil: no list was had in this life
 	failures int
+	alarmed  bool // the reading before saw a stranger
 
 	last      time.Time // end of the reading before
 	took      time.Duration
@@ -61,9 +63,10 @@ func (m *Monitor) Launch(ctx context.Context, managed bool) event.Telemetry {
 	return t
 }
 
-// Due tells whether enough time has passed since the reading before for another
-// to cost no more than a tenth of it.
-func (m *Monitor) Due() bool { return time.Since(m.last) >= share*m.took }
+// Due tells whether another reading is worth its cost: it is a tenth at most of
+// the time since the reading before, or that one saw a stranger on a GPU, who may
+// have gone.
+func (m *Monitor) Due() bool { return m.alarmed || time.Since(m.last) >= share*m.took }
 
 // Read is a reading in the course of a life.
 func (m *Monitor) Read(ctx context.Context) event.Telemetry {
@@ -93,6 +96,7 @@ func (m *Monitor) read(ctx context.Context, wait time.Duration) event.Telemetry 
 		}
 		m.judge(t.Processes)
 	}
+	m.alarmed = slices.ContainsFunc(t.Processes, func(p event.GPUProcess) bool { return p.Owner == event.OwnerForeign })
 	m.last, m.took = time.Now(), time.Since(began)
 	t.TookS = m.took.Seconds()
 	return t

@@ -282,6 +282,11 @@ func TestDue(t *testing.T) {
 	if m.Due() {
 		t.Error("a second reading is due at once")
 	}
+	m.alarmed = true
+	if !m.Due() {
+		t.Error("nobody looks whether a stranger has gone")
+	}
+	m.alarmed = false
 	m.last = time.Now().Add(-share * time.Hour)
 	if !m.Due() {
 		t.Error("no reading is due after its share of the time")
