@@ -193,7 +193,7 @@ func minMax(xs []float64) (lo, hi float64) {
 func ColdTokens(least int, primeS float64, s0 *float64, r SizeRequest) int {
 	d := float64(least)
 	if s0 != nil && *s0 > 0 && r.Target > 0 {
-		d = max(d, math.Ceil(3*coldJitter(primeS)/(r.Target**s0)))
+		d = max(d, math.Ceil(3*coldJitter(primeS)/(r.Target**s0)-1e-9))
 	}
 	d = min(d, max(float64(r.Context/8), float64(least)))
 	if most, _ := r.room(); most < d {
