@@ -371,10 +371,25 @@ type HostPolicy struct {
 	PowerW  float64 `json:"power_w,omitempty"`
 }
 
-// Gate asks for output checks on separate untimed prompts.
+// Gate asks for checks of what the server answers, on separate untimed prompts,
+// once a variant and context. A nil check is not asked for.
 type Gate struct {
-	Needle    any `json:"needle,omitempty"`
-	Agreement any `json:"agreement,omitempty"`
+	Needle    *Needle    `json:"needle,omitempty"`
+	Agreement *Agreement `json:"agreement,omitempty"`
+}
+
+// Needle plants a fact in a long text and asks for it.
+type Needle struct {
+	Depth  []float64 `json:"depth"`   // one check each: 0 is the beginning of the text, 1 its end
+	Tokens int       `json:"tokens"`  // of the answer
+	OnFail string    `json:"on_fail"` // warn | invalid
+}
+
+// Agreement compares greedy answers with the baseline's.
+type Agreement struct {
+	Prompts int    `json:"prompts"`
+	Tokens  int    `json:"tokens"`  // of each answer
+	OnFail  string `json:"on_fail"` // warn | invalid
 }
 
 // Expect holds the author's estimates, for planning time only.

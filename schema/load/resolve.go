@@ -74,6 +74,10 @@ func (r *resolver) resolve(root *node, name string) {
 	}
 	doc.set("method", method)
 
+	gate := r.gate(root.get("gate"))
+	lang.set("gate", gate)
+	doc.set("gate", gate)
+
 	r.mergeAll()
 	lang.set("servers", r.bareServers())
 	lang.set("variants", r.merged)
@@ -303,6 +307,60 @@ func (r *resolver) legs(m *node, path string) {
 		if other != nil {
 			d.Also = []diag.Pos{other.pos}
 		}
+	}
+}
+
+// gate is the checks that are asked for, each with its settings in full.
+func (r *resolver) gate(n *node) *node {
+	if !n.is(object) {
+		return nil
+	}
+	out := n.copy()
+	out.keys, out.items = nil, nil
+	for i, k := range n.keys {
+		check, path := n.items[i], "gate."+k
+		switch {
+		case check.is(boolean) && check.text == "true":
+			check = r.check(r.shape.fields["gate"].fields[k], newObject(), path).at(check)
+		case !check.is(object):
+			continue
+		}
+		if d := check.get("depth"); d.is(number) {
+			check = check.with("depth", &node{kind: list, items: []*node{d}, pos: d.pos})
+		} else if d.is(list) {
+			r.depths(d, path+".depth")
+		}
+		if k == "agreement" && r.root.get("baseline") == nil && !n.partial {
+			r.errorf(n.items[i], path, "compares with the baseline; say baseline: and the name of that variant")
+		}
+		out.set(k, check)
+	}
+	if len(out.keys) == 0 {
+		return nil
+	}
+	return out
+}
+
+// maxDepths bounds the needles of a context.
+const maxDepths = 32
+
+func (r *resolver) depths(n *node, path string) {
+	if len(n.items) == 0 {
+		r.errorf(n, path, "is an empty list")
+	} else if len(n.items) > maxDepths {
+		r.errorf(n, path, "has %d depths; %d is the most", len(n.items), maxDepths)
+	}
+	first := map[string]*node{}
+	for i, e := range n.items {
+		q, ok := rat(e.text)
+		if !e.is(number) || !ok {
+			continue
+		}
+		if o := first[q.RatString()]; o != nil {
+			d := r.errorf(e, index(path, i), "is there twice")
+			d.Value, d.Also = e.shown(), []diag.Pos{o.pos}
+		}
+		first[q.RatString()] = e
 	}
 }
 

@@ -16,7 +16,6 @@ var unsupported = []struct {
 	{"targets over SSH", when(func(x *schema.Experiment) bool { return x.Target.SSH != nil }, "target")},
 	{"targets under Slurm", when(func(x *schema.Experiment) bool { return x.Target.Slurm != nil }, "target")},
 	{"targets in Kubernetes", when(func(x *schema.Experiment) bool { return x.Target.Kube != nil }, "target")},
-	{"gates", when(func(x *schema.Experiment) bool { return x.Gate != nil }, "gate")},
 	{"kernel benchmarks from a spec", when(func(x *schema.Experiment) bool { return x.KernelBench != nil }, "kernel_bench")},
 	{"containers", variants("container", func(v schema.Variant) bool { return v.Container != nil })},
 	{"pipeline parallelism", variants("pp", func(v schema.Variant) bool { return v.PP > 1 })},

@@ -12,7 +12,7 @@ import (
 func TestRoundTrip(t *testing.T) {
 	exp := experiment()
 	exp.Expect = &schema.Expect{PrefillTokS: 1000.5, DecodeTokS: 20, Load: 1}
-	exp.Gate = &schema.Gate{Needle: true}
+	exp.Gate = &schema.Gate{Needle: &schema.Needle{Depth: []float64{0.5}, Tokens: 32, OnFail: "warn"}}
 	exp.KernelBench = &schema.KernelBench{Splits: []int{0, 4}}
 	exp.Sweep.Exclude = []schema.Exclude{{Variant: []string{"split"}}}
 	p, _ := New(exp, "sha256:spec", Options{Seed: 3})
