@@ -139,7 +139,7 @@ type Sample struct {
 	Role         string `json:"role"`
 	Repeat       int    `json:"repeat"`        // 1, 2, …; 0 where the role has none
 	Attempt      int    `json:"attempt"`       // 1, or more after a torn or resumed repeat
-	Leg          string `json:"leg,omitempty"` // a | b; cold | again | flushed in the cache probe
+	Leg          string `json:"leg,omitempty"` // a | b; cold | again | flushed in the cache probe; needle@0.5, agree1, … of a gate
 	Slot         int    `json:"slot"`          // 0 … concurrency−1
 	Second       bool   `json:"second"`        // this leg ran second in its pair
 
@@ -219,7 +219,7 @@ type Repeat struct {
 // Point is a step in the life of a point.
 type Point struct {
 	PointID string `json:"point_id"`
-	State   string `json:"state"` // sized | done | retry
+	State   string `json:"state"` // sized | done | retry | gate
 
 	// sized: the token budgets are fixed for the point
 	A       int      `json:"a,omitempty"`
@@ -230,6 +230,39 @@ type Point struct {
 
 	// done
 	Stop string `json:"stop,omitempty"` // target | max | invalid | budget
+
+	// gate: what was answered to the gate of the point's variant and context
+	Gate *Gate `json:"gate,omitempty"`
+}
+
+// Gate is what the output checks of a variant and context came to. Whether
+// outputs agree with the baseline's is found out when both are known.
+type Gate struct {
+	DeploymentID string   `json:"deployment_id"`
+	Attempt      int      `json:"attempt"` // of its samples
+	Needles      []Needle `json:"needles,omitempty"`
+	Outputs      []Output `json:"outputs,omitempty"`
+}
+
+// Needle is one question for a fact that stood in the prompt.
+type Needle struct {
+	Depth  float64 `json:"depth"` // where it stood: 0 the beginning, 1 the end
+	Fact   string  `json:"fact"`
+	Found  *bool   `json:"found,omitempty"`  // nil: not known
+	Answer string  `json:"answer,omitempty"` // its beginning
+	Detail string  `json:"detail,omitempty"` // why it is not known
+}
+
+// Output is what was generated greedily for a prompt that all variants get.
+type Output struct {
+	Prompt int     `json:"prompt"`           // 1, 2, …
+	Again  bool    `json:"again,omitempty"`  // the same prompt once more, to the same server
+	SHA256 string  `json:"prompt_sha256"`    // of the prompt: outputs of different prompts do not compare
+	Asked  int     `json:"asked"`            // tokens
+	Tokens *int64  `json:"tokens,omitempty"` // as the server counted
+	IDs    []int32 `json:"ids,omitempty"`    // where the server gives them: at most Asked
+	Text   string  `json:"text,omitempty"`   // where the server gives it, bounded
+	Detail string  `json:"detail,omitempty"` // why there is no output
 }
 
 // Skip records a planned point that will not be measured, and why.

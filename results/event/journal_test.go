@@ -54,6 +54,11 @@ var examples = []Event{
 			MemoryUsed: ptr(int64(1 << 36)), Utilisation: ptr(0.97), ThrottleReasons: []string{"sw_power_cap"}, ThrottledS: map[string]float64{"sw_power_cap": 11.5}}},
 		Processes: []GPUProcess{{PID: 4242, GPU: ptr(3), Name: "python3", MemoryBytes: ptr(int64(1 << 33)), Owner: OwnerForeign}}}},
 	{Type: TypeNote, Note: &Note{Code: "b-too-small", PointID: "ba9876543210", Variant: "split", Text: "b − a = 8 cannot resolve the answer"}},
+	{Type: TypePoint, Point: &Point{PointID: "ba9876543210", State: "gate", Gate: &Gate{DeploymentID: "o1-d1", Attempt: 1,
+		Needles: []Needle{{Depth: 0.5, Fact: "The secret code of Norwich is 482913.", Found: ptr(true), Answer: " 482913."}},
+		Outputs: []Output{
+			{Prompt: 1, SHA256: strings.Repeat("0f", 32), Asked: 4, Tokens: ptr(int64(4)), IDs: []int32{311, 42, 7, 19}, Text: " of the light"},
+			{Prompt: 1, Again: true, SHA256: strings.Repeat("0f", 32), Asked: 4, Detail: "timeout: limit total of 1m0s passed before the answer"}}}}},
 }
 
 // write records events in a new journal of order o1 and returns its path.
