@@ -183,9 +183,11 @@ type visitor struct {
 }
 
 func (v *visitor) event(e event.Event) error {
-	if r := e.Repeat; r != nil {
-		v.here = r.Role == event.RoleMeasure && v.a.History.Point(r.PointID).Context == 128
-		time.Sleep(30 * time.Millisecond) // so that a reading is due
+	if r := e.Repeat; r != nil && r.Role == event.RoleMeasure {
+		v.here = v.a.History.Point(r.PointID).Context == 128
+		for !v.a.Monitor.Due() { // a pair of its length would have outlasted that
+			time.Sleep(time.Millisecond)
+		}
 	}
 	return nil
 }
