@@ -122,16 +122,7 @@ func (b *Builder) Build(length, slot int) (Prompt, error) {
 			ids = append(ids, b.safe[fresh(len(b.safe))])
 		}
 	}
-	if b.spec.Source == "random" {
-		for len(ids) < length {
-			ids = append(ids, b.safe[rng.IntN(len(b.safe))])
-		}
-		return Prompt{IDs: ids}, nil
-	}
-	for at := rng.IntN(len(b.body)); len(ids) < length; at = 0 {
-		ids = append(ids, b.body[at:min(len(b.body), at+length-len(ids))]...)
-	}
-	return Prompt{IDs: ids}, nil
+	return Prompt{IDs: append(ids, b.filler(rng, length-len(ids))...)}, nil
 }
 
 func (b *Builder) rng(length, slot int) *rand.Rand {
