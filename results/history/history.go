@@ -37,6 +37,7 @@ type History struct {
 	lives    map[string]*Life
 	variants map[string]plan.Variant
 	watches  map[string]*watch // by order
+	gates    gates
 }
 
 // Life is one life of a server. One whose runner was killed has no end.
@@ -98,7 +99,7 @@ type pairKey struct {
 
 // New is the history of a plan to which nothing has happened, with events added.
 func New(p plan.Plan, events []event.Event) *History {
-	h := &History{Plan: p, byID: make(map[string]*Point, len(p.Points)), byCell: make(map[cell]*Point, len(p.Points)), lives: map[string]*Life{}, variants: make(map[string]plan.Variant, len(p.Variants))}
+	h := &History{Plan: p, byID: make(map[string]*Point, len(p.Points)), byCell: make(map[cell]*Point, len(p.Points)), lives: map[string]*Life{}, gates: gates{}, variants: make(map[string]plan.Variant, len(p.Variants))}
 	for _, v := range p.Variants {
 		h.variants[v.Name] = v
 	}
@@ -259,7 +260,11 @@ func (p *Point) sample(s *event.Sample) {
 	case s.Role == event.RolePrime && s.TTFTS != nil:
 		p.PrimeS = max(p.PrimeS, *s.TTFTS)
 		return
-	case s.Role == event.RolePrime, s.Role == event.RoleSettle, s.Role == event.RoleGate:
+	case s.Role == event.RoleGate:
+		c := p.history.checks(p.Variant, p.Context)
+		c.attempts = max(c.attempts, s.Attempt)
+		return
+	case s.Role == event.RolePrime, s.Role == event.RoleSettle:
 		return
 	}
 	var mid int
@@ -299,6 +304,10 @@ func (p *Point) step(e event.Point) {
 		p.Sized = &e
 	case "done":
 		p.Stop = cmp.Or(e.Stop, "done")
+	case "gate":
+		if c := p.history.checks(p.Variant, p.Context); c.result == nil {
+			c.result = e.Gate
+		}
 	case "retry": // what went wrong is forgotten, what was measured is not
 		p.Failure, p.Skip, p.Stop = nil, nil, ""
 		for _, pr := range p.pairs {
@@ -475,9 +484,9 @@ func (p *Point) Estimate() stat.Point {
 		p.estimate = &e
 	}
 	if p.history.Plan.Method.DecodeAtDepth != nil {
-		return p.history.confirmed(p)
+		return p.gated(p.history.confirmed(p))
 	}
-	return *p.estimate
+	return p.gated(*p.estimate)
 }
 
 // Outcome is the point's status (stat.OK to stat.Pending) with its reason and

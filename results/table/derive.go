@@ -260,6 +260,9 @@ func (d *deriver) point(p *history.Point) PointRow {
 	if p.Skip != nil {
 		r.SkippedBecause = p.Skip.Because
 	}
+	if g := p.Gate(); g != nil {
+		r.GateNeedle, r.GateAgreement, r.GateSelf = g.Needle, g.Agreement, g.Self
+	}
 	m := p.Machine()
 	r.GPUClockMin, r.GPUClockMean, r.GPUPower, r.GPUPowerLimit, r.GPUTemperature = m.SMClockMinMHz, m.SMClockMeanMHz, m.PowerMeanW, m.PowerLimitMinW, m.TemperatureMaxC
 	r.GPUThrottle, r.OtherCPUs = reasonsText(m.ThrottleReasons), m.OtherCPUs

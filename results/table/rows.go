@@ -265,6 +265,11 @@ type PointRow struct {
 	AcceptLength     *float64 `col:"accept_length" unit:"token" doc:"mean tokens per forward pass; rows compare in tok/s only where it agrees"`
 	SPerTokServer    *float64 `col:"s_per_tok_server" unit:"s/tok" doc:"the server's own decode time per token: a second opinion"`
 
+	// What the output gate says, whatever the status.
+	GateNeedle    *float64 `col:"gate_needle" doc:"share of the facts planted in prompts of this context that the variant found; null: not asked for, or not known"`
+	GateAgreement *float64 `col:"gate_agreement" doc:"share of a greedy answer before its first difference from the baseline's, mean over prompts; null: not asked for, not known, or this is the baseline"`
+	GateSelf      *float64 `col:"gate_agreement_baseline" doc:"the same of the baseline's answers and its answers to the same prompts sent again"`
+
 	FailureKind    string `col:"failure_kind" doc:"what went wrong, one of a closed list"`
 	FailureStage   string `col:"failure_stage" doc:"build, launch, load, warmup, flush, prefill, decode or teardown"`
 	FailureScope   string `col:"failure_scope" doc:"request, server, host or link"`
