@@ -23,7 +23,7 @@ func (a *Agent) failed(ctx context.Context, l *life, p *history.Point, role stri
 	if err := a.Record(event.Event{Type: event.TypeFailure, Failure: &f}); err != nil {
 		return err
 	}
-	if role == event.RoleDrift { // the point has its outcome, and others lose nothing
+	if role == event.RoleDrift || role == event.RoleGate { // the point has its outcome, and others lose nothing
 		return errDeadUnless(state == alive)
 	}
 	policy := a.Order.Plan.OnFailure

@@ -51,6 +51,7 @@ type life struct {
 	proc    *deploy.Deployment         // nil for a server that we do not start
 	mark    atomic.Int64               // end of the log when the latest request began
 	launch  time.Time
+	redact  func(string) string // takes secrets out of a text
 
 	recorded bool // the launch event is on disk
 }
@@ -105,6 +106,7 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 		key, secrets["TWOPOINT_API_KEY"] = v, v
 	}
 	redact := deploy.Redactor(secrets)
+	l.redact = redact
 	var failed *event.Failure
 	if e.Managed {
 		if err := endLeftovers(ctx, a.Order.RunID); err != nil {

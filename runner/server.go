@@ -15,13 +15,17 @@ import (
 // Generate implements method.Server: one timed request, streamed unless only
 // whole answers have counts.
 func (l *life) Generate(ctx context.Context, r method.Request) event.Sample {
+	return l.generate(ctx, r, false)
+}
+
+func (l *life) generate(ctx context.Context, r method.Request, keepOutput bool) event.Sample {
 	if l.proc != nil {
 		l.mark.Store(l.proc.LogMark())
 	}
 	return l.engine.Generate(ctx, l.client, engine.Request{
 		Model: l.info.Model, IDs: r.Prompt.IDs, Text: r.Prompt.Text, MaxTokens: r.MaxTokens, Stream: !l.info.CountsWhole,
 		Slot: r.Slot, Begin: r.Begin,
-		NoReuse: l.variant.Flush != "never" && !r.Reuse, Salt: salt(),
+		NoReuse: l.variant.Flush != "never" && !r.Reuse, Salt: salt(), KeepOutput: keepOutput,
 	})
 }
 

@@ -52,6 +52,11 @@ func (a *Agent) measure(ctx context.Context, l *life) error {
 			if err := a.close(p, l.id); err != nil {
 				return err
 			}
+			if err := a.gates(ctx, l); errors.Is(err, errDead) {
+				return nil
+			} else if err != nil {
+				return err
+			}
 		}
 	}
 	return a.drift(ctx, l, first)

@@ -115,6 +115,10 @@ type Request struct {
 	// request that has to be repeated calls it again.
 	Begin func()
 
+	// KeepOutput asks for what was generated in the sample's OutputText and
+	// OutputIDs.
+	KeepOutput bool
+
 	// NoReuse asks for the engine's per-request switch against prefix reuse
 	// (a salt, cache_prompt:false), where it has one.
 	NoReuse bool

@@ -304,6 +304,12 @@ func (x *exchange) stream(ctx context.Context, body io.Reader) {
 	x.judge(ctx, end)
 }
 
+// What is kept of an output that is asked for.
+const (
+	maxOutputIDs  = 16_384
+	maxOutputText = 64 << 10 // bytes
+)
+
 // take keeps what a part adds.
 func (x *exchange) take(p Part) {
 	if p.Tokens < 0 {
@@ -319,6 +325,10 @@ func (x *exchange) take(p Part) {
 	x.nIDs += int64(len(p.IDs))
 	io.WriteString(x.text, p.Text)
 	x.nText += int64(len(p.Text))
+	if x.r.KeepOutput {
+		x.s.OutputIDs = append(x.s.OutputIDs, p.IDs[:min(len(p.IDs), maxOutputIDs-len(x.s.OutputIDs))]...)
+		x.s.OutputText += p.Text[:min(len(p.Text), maxOutputText-len(x.s.OutputText))]
+	}
 	if p.Finish != "" {
 		x.s.Finish = p.Finish
 	}

@@ -59,7 +59,7 @@ func (v *vocabulary) text(ids []int32) string {
 // A fact that a prompt plants, and the question for it.
 var (
 	planted  = regexp.MustCompile(`The secret code of (\S+) is (\S+?)\.(?:\s|$)`)
-	question = regexp.MustCompile(`What is the secret code of (\S+?)\?\s*$`)
+	question = regexp.MustCompile(`What is the secret code of (\S+?)\?(?:\s+The secret code of \S+ is)?\s*$`)
 )
 
 // found is the planted value that the end of a prompt asks for, or "".
