@@ -53,7 +53,7 @@ func simulate(r *rand.Rand, rule schema.Repeats, draw func(*rand.Rand) float64, 
 	var ps []Pair
 	for {
 		s := truth * (1 + spread*draw(r))
-		ps = append(ps, Pair{DeploymentID: "o1-d1", Repeat: len(ps) + 1, Requests: 1, Order: []string{"ab", "ba"}[len(ps)%2], SPerTok: &s})
+		ps = append(ps, Pair{DeploymentID: "o1-d1", Repeat: len(ps) + 1, Requests: 1, Order: []string{"ab", "ba"}[len(ps)%2], Main: &s, SPerTok: &s})
 		if done, why := Done(ps, rule); done {
 			return Estimate(ps, rule, ptr(truth)), why
 		}
@@ -105,6 +105,9 @@ func TestCoverage(t *testing.T) {
 			bias /= float64(max(okOnly.of, 1))
 			t.Logf("min %d, %s: all %v; met %v; missed %v; ok %v, bias %+.3f %%; median's interval %v; doubts %v", min, noise.name, all, met, missed, okOnly, 100*bias, median, doubts)
 			t.Logf("    by spread in %%:%s", line)
+			if met.of < all.of/4 || missed.of < all.of/4 || okOnly.of < all.of/2 {
+				t.Errorf("min %d, %s: %d points met their target, %d missed it, %d are ok: the rule was not put to the test", min, noise.name, met.of, missed.of, okOnly.of)
+			}
 			if noise.name == "skewed" || min != 6 {
 				continue
 			}
@@ -148,7 +151,7 @@ func TestSlopeCoverage(t *testing.T) {
 					var xs []float64
 					for {
 						x := s * (1 + spread*noise.draw(rnd))
-						pairs, xs = append(pairs, Pair{SPerTok: &x}), append(xs, x)
+						pairs, xs = append(pairs, Pair{Main: &x, SPerTok: &x}), append(xs, x)
 						if !c.stopped {
 							if len(pairs) == n {
 								break
