@@ -191,7 +191,7 @@ func (x *exchange) run(ctx context.Context, raw []byte) {
 	case streams(resp.Header.Get("Content-Type"), x.r.Stream):
 		conn.room = maxStream
 		x.s.Streamed = true
-		x.stream(ctx, resp.Body)
+		x.stream(ctx, resp.Body, lines(resp.Header.Get("Content-Type")))
 	default:
 		conn.room = maxBody
 		x.whole(ctx, resp.Body)
@@ -211,13 +211,17 @@ func readResponse(br *bufio.Reader) (*http.Response, error) {
 
 func streams(contentType string, asked bool) bool {
 	switch {
-	case strings.Contains(contentType, "event-stream"):
+	case strings.Contains(contentType, "event-stream"), lines(contentType):
 		return true
 	case strings.Contains(contentType, "json"):
 		return false
 	}
 	return asked
 }
+
+// lines tells whether a stream is one JSON object a line. Ollama says so
+// (application/x-ndjson).
+func lines(contentType string) bool { return strings.Contains(contentType, "ndjson") }
 
 // arm sets the connection's deadline to the nearest limit.
 func (x *exchange) arm(hasToken bool) {
@@ -248,8 +252,9 @@ func (x *exchange) arm(hasToken bool) {
 
 // stream reads events to the end of the stream and judges the end (cases.md
 // C-27).
-func (x *exchange) stream(ctx context.Context, body io.Reader) {
+func (x *exchange) stream(ctx context.Context, body io.Reader, lines bool) {
 	frames := NewFrames(body, x.conn.lastS)
+	frames.Lines = lines
 	var end error
 	for end == nil {
 		ev, err := frames.Next()

@@ -15,7 +15,7 @@ const MaxLine = 16 << 20
 // ErrLongLine is the end of a stream that holds a line beyond MaxLine.
 var ErrLongLine = fmt.Errorf("a line of the stream is longer than %d MiB", MaxLine>>20)
 
-// Frame is one event of a server-sent event stream.
+// Frame is one event of a stream.
 type Frame struct {
 	Name string  // of "event:", usually empty
 	Data []byte  // the data lines, joined by newlines; valid until the next call
@@ -30,6 +30,10 @@ type Frame struct {
 // returns an event that the end of the stream completes, since servers leave
 // out the last blank line. It uses at most about 2·MaxLine of memory.
 type Frames struct {
+	// Lines takes every line that is not blank for an event of its own: the
+	// newline-delimited JSON of Ollama. It is set before the first Next.
+	Lines bool
+
 	r     *bufio.Reader
 	clock func() float64
 	line  []byte
@@ -64,6 +68,9 @@ func (f *Frames) Next() (Frame, error) {
 		if !f.begun {
 			f.begun = true
 			line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
+		}
+		if f.Lines && len(line) > 0 {
+			return Frame{Data: line, AtS: f.clock(), Cut: !whole}, nil
 		}
 		if len(line) == 0 {
 			if has {
