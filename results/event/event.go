@@ -161,6 +161,10 @@ type Sample struct {
 	Steps            *int64 `json:"steps,omitempty"`       // forward passes of decode, where reported
 	Retractions      *int64 `json:"retractions,omitempty"` // times the request was preempted
 
+	// LoadS is what the server spent loading the model within this request, which
+	// the request's time holds; nil where it loaded nothing or does not say.
+	LoadS *float64 `json:"load_s,omitempty"`
+
 	ChunkS      []float64 `json:"chunk_s,omitempty"`      // arrival of each chunk with tokens, after the first byte written
 	ChunkTokens []int32   `json:"chunk_tokens,omitempty"` // tokens in it, where known
 

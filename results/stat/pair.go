@@ -340,6 +340,9 @@ func (p *Pair) judgeSample(name string, s event.Sample, r Rules) {
 	if s.Retractions != nil && *s.Retractions > 0 {
 		p.reason(Retracted, "%s was preempted %d times", name, *s.Retractions)
 	}
+	if s.LoadS != nil && *s.LoadS > 0 {
+		p.reason(ModelLoaded, "%s: the server spent %.3g s of it loading the model", name, *s.LoadS)
+	}
 	switch n := s.CompletionTokens; {
 	case n == nil:
 		p.reason(CountMissing, "%s: no count of generated tokens", name)

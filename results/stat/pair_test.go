@@ -250,6 +250,7 @@ func TestPairValidity(t *testing.T) {
 			reasons: "no_second_point", doubts: "short_generation"},
 		{name: "not a number", rules: exact, change: func(a, b *event.Sample) { a.TotalS, b.TotalS = math.NaN(), math.Inf(1) }, reasons: "bad_time"},
 
+		{name: "a model load", rules: exact, change: func(a, b *event.Sample) { a.LoadS = ptr(0.4) }, reasons: "model_loaded"},
 		{name: "retracted", rules: exact, change: func(a, b *event.Sample) { b.Retractions = ptr(int64(1)) }, reasons: "retracted"},
 		{name: "cut stream", rules: exact, change: func(a, b *event.Sample) {
 			b.Error, b.Detail, b.CompletionTokens = "stream-cut", "closed early", nil

@@ -22,6 +22,9 @@ const (
 	FlushRefused Code = "flush_refused"
 	// Retracted: the server reports that it preempted a request.
 	Retracted Code = "retracted"
+	// ModelLoaded: the server loaded the model within a request, so that the
+	// request's time is not the model's.
+	ModelLoaded Code = "model_loaded"
 	// ShortGeneration: fewer tokens than asked for. A doubt where counts are
 	// taken as reported.
 	ShortGeneration Code = "short_generation"
@@ -122,7 +125,8 @@ const (
 	// over lives.
 	TooFewDeployments Code = "too_few_deployments"
 	// WideInterval: the interval's half-width is above a quarter of the
-	// expected seconds per token.
+	// expected seconds per token, or above 5 % of the mean where nothing else says
+	// what to expect.
 	WideInterval Code = "wide_interval"
 	// NotPositive: the mean of the slopes is zero or negative.
 	NotPositive Code = "not_positive"
@@ -137,6 +141,6 @@ type Finding struct {
 // invalidating is the order in which equally common reasons are named: the
 // cause before its consequences.
 var invalidating = []Code{
-	RequestFailed, ForeignProcess, CacheHit, CacheNotFlushed, FlushRefused, CacheSuspected, Retracted, PromptLength,
+	RequestFailed, ForeignProcess, CacheHit, CacheNotFlushed, FlushRefused, CacheSuspected, Retracted, ModelLoaded, PromptLength,
 	NotCached, CachedDiffers, NoStream, CountMissing, NoSecondPoint, ShortGeneration, LongGeneration, NotConcurrent, BadTime,
 }
