@@ -32,9 +32,15 @@ func makespan(samples []event.Sample) (span, spread *float64) {
 }
 
 // window is the seconds per token of a leg of several requests: c / window rate,
-// where the window rate is the tokens that arrive in the half-open window
-// (latest first token, earliest last token], in which all requests decode, over
-// its length.
+// where the window rate is that of the tokens that arrive in the window from the
+// latest first token to the earliest last token, in which all requests decode. It
+// is the sum over requests of tokens after the first arrival in the window over the
+// time from that to the last one.
+//
+// Dividing all tokens in the window by its length would lose a part of a step: a
+// step ends all requests' tokens at once, the earliest last token is the first of
+// them to arrive, and the other c − 1 lie just outside. That made the rate of 16
+// requests over 32 steps 2.9 % too low.
 func (p *Pair) window(b []event.Sample, r Rules) *float64 {
 	open, end := math.Inf(-1), math.Inf(1)
 	for _, s := range b {
@@ -49,26 +55,32 @@ func (p *Pair) window(b []event.Sample, r Rules) *float64 {
 		p.reason(NotConcurrent, "one request of leg b ended %.4g s before another began to decode", open-end)
 		return nil
 	}
-	var tokens float64
+	var rate float64
 	steps := math.MaxInt
 	for _, s := range b {
-		n := 0
+		var tokens, first, last float64
+		n := -1 // arrivals after the first one
 		for i, k := range chunkTokens(s) {
-			if t := *s.OffsetS + s.ChunkS[i]; t > open && t <= end {
-				tokens += float64(k)
-				n++
+			switch t := *s.OffsetS + s.ChunkS[i]; {
+			case t < open || t > end:
+				continue
+			case n < 0:
+				first = t
+			default:
+				tokens, last = tokens+float64(k), t
 			}
+			n++
+		}
+		if tokens <= 0 || last <= first {
+			n = 0
 		}
 		steps = min(steps, n)
+		rate += tokens / (last - first)
 	}
 	if steps < minWindowSteps {
 		p.reason(NotConcurrent, "%d steps in the %.4g s in which all %d requests decode, %d needed", steps, end-open, r.requests(), minWindowSteps)
 		return nil
 	}
-	window := end - open
-	rate := perSecond(tokens, &window)
-	if rate == nil {
-		return nil
-	}
-	return finite(float64(r.requests()) / *rate)
+	c := float64(r.requests())
+	return perSecond(c, &rate)
 }
