@@ -94,6 +94,7 @@ type Info struct {
 	CachedCount   bool           // reports cached prompt tokens with each answer
 	EngineDefault bool           // its prefix cache is on by default
 	CountsWhole   bool           // counts come only with answers that do not stream
+	FlushReloads  bool           // a flush loads the model anew, after which all is slow at first: only for flush "require"
 	Advice        []string       // server switches that would let it report more, one sentence each
 	Settings      map[string]any // everything else that is worth keeping, flat: string, bool, json.Number
 }
