@@ -27,7 +27,11 @@ import (
 )
 
 // Engine is the adapter.
-type Engine struct{}
+type Engine struct {
+	// Metrics, where set, is given the object "metrics" of an answer, which vLLM
+	// adds, once the answer's counts stand in the sample.
+	Metrics func(raw json.RawMessage, s *event.Sample)
+}
 
 // Name is openai.
 func (Engine) Name() string { return "openai" }
@@ -154,7 +158,7 @@ var optional = []string{"stream_options", "cache_salt", "cache_prompt", "min_tok
 // Generate implements engine.Engine. A 400 or 422 that names an optional field,
 // and a 404 of the completions route, are answered by one more request without
 // it; only the last request is measured.
-func (Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request) event.Sample {
+func (e Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request) event.Sample {
 	for {
 		refused := c.Refused()
 		path, body, err := request(r, refused)
@@ -162,7 +166,7 @@ func (Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request) 
 			return event.Sample{ContextRequested: len(r.IDs), TokensRequested: r.MaxTokens, Start: time.Now().UTC(),
 				Error: "http-error", Detail: err.Error(), Notes: notes(refused)}
 		}
-		var p parser
+		p := parser{e.Metrics}
 		s := c.Exchange(ctx, r, path, body, p.parse)
 		s.Notes = append(s.Notes, notes(refused)...)
 		field := withdraw(s, path, body)
@@ -275,17 +279,20 @@ type reply struct {
 		Message  words   `json:"message"`
 		Finish   string  `json:"finish_reason"`
 	} `json:"choices"`
-	Usage *usage          `json:"usage"`
-	Error json.RawMessage `json:"error"`
+	Usage   *usage          `json:"usage"`
+	Metrics json.RawMessage `json:"metrics"`
+	Error   json.RawMessage `json:"error"`
 
 	// older vLLM and SGLang: the error's keys at the top
 	Object  string `json:"object"`
 	Message string `json:"message"`
 }
 
-type parser struct{}
+type parser struct {
+	metrics func(json.RawMessage, *event.Sample)
+}
 
-func (parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
+func (p parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 	var m reply
 	if err := json.Unmarshal(data, &m); err != nil {
 		return engine.Part{}, err
@@ -303,6 +310,9 @@ func (parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 		if u.Details != nil {
 			engine.Count(&s.CachedTokens, u.Details.Cached)
 		}
+	}
+	if p.metrics != nil && len(m.Metrics) > 0 {
+		p.metrics(m.Metrics, s)
 	}
 	var part engine.Part
 	if len(m.Choices) == 0 {
