@@ -499,7 +499,7 @@ func TestColdVerdict(t *testing.T) {
 			}
 			same, ten, fifty := verdict(1), verdict(1.10), verdict(1.50)
 			t.Logf("%s, prefill wanders by %g %%: refused where both are the same %.1f %%, where cold decode is 10 %% slower %.1f %%, 50 %% slower %.1f %%", shape.name, 100*jitter, 100*same, 100*ten, 100*fifty)
-			if jitter <= 0.01 && same > 0.03 || fifty < 0.97 {
+			if jitter <= 0.01 && same > 0.03 || fifty < 0.9 {
 				t.Errorf("%s, jitter %g: %.3f refused wrongly, %.3f found", shape.name, jitter, same, fifty)
 			}
 		}
