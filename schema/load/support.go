@@ -19,8 +19,6 @@ var unsupported = []struct {
 	{"kernel benchmarks from a spec", when(func(x *schema.Experiment) bool { return x.KernelBench != nil }, "kernel_bench")},
 	{"containers", variants("container", func(v schema.Variant) bool { return v.Container != nil })},
 	{"pipeline parallelism", variants("pp", func(v schema.Variant) bool { return v.PP > 1 })},
-	{"the engine vllm", variants("engine", func(v schema.Variant) bool { return v.Engine == "vllm" })},
-	{"the engine ollama", variants("engine", func(v schema.Variant) bool { return v.Engine == "ollama" })},
 	{"the engine trtllm", variants("engine", func(v schema.Variant) bool { return v.Engine == "trtllm" })},
 	{"the engine lmdeploy", variants("engine", func(v schema.Variant) bool { return v.Engine == "lmdeploy" })},
 }

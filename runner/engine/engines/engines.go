@@ -7,12 +7,14 @@ import (
 
 	"twopoint/runner/engine"
 	"twopoint/runner/engine/llamacpp"
+	"twopoint/runner/engine/ollama"
 	"twopoint/runner/engine/openai"
 	"twopoint/runner/engine/sglang"
 	"twopoint/runner/engine/twopoint"
+	"twopoint/runner/engine/vllm"
 )
 
-var all = []engine.Engine{llamacpp.Engine{}, openai.Engine{}, sglang.Engine{}, twopoint.New()}
+var all = []engine.Engine{llamacpp.Engine{}, ollama.Engine{}, openai.Engine{}, sglang.Engine{}, twopoint.New(), vllm.Engine{}}
 
 // Lookup finds an engine by the language's field engine.
 func Lookup(name string) (engine.Engine, bool) {

@@ -40,8 +40,11 @@ var cases = []struct {
 	}}},
 	{"slots", []string{"llamacpp"}, schema.Variant{ModelPath: "m", ContextLength: 4096, Args: args{"parallel": json.Number("4")}}},
 	{"slots, short", []string{"llamacpp"}, schema.Variant{ModelPath: "m", ContextLength: 4096, Args: args{"-np": json.Number("4"), "kv-unified": true}}},
-	{"never flushed", []string{"llamacpp"}, schema.Variant{ModelPath: "m", Flush: "never"}},
+	{"never flushed", []string{"llamacpp", "vllm"}, schema.Variant{ModelPath: "m", Flush: "never"}},
 	{"own save path", []string{"llamacpp"}, schema.Variant{ModelPath: "m", Args: args{"slot-save-path": "/tmp"}}},
+	{"own report", []string{"vllm"}, schema.Variant{ModelPath: "m", Args: args{"enable-prompt-tokens-details": false, "-tp": json.Number("2")}}},
+	{"own report, allowed", []string{"vllm"}, schema.Variant{ModelPath: "m", Args: args{"enable-prompt-tokens-details": false, "speculative-config": args{"method": "mtp", "num_speculative_tokens": json.Number("3")}}}},
+	{"one model", []string{"ollama"}, schema.Variant{ModelPath: "llama3.1:8b", ContextLength: 8192}},
 	{"server elsewhere", nil, schema.Variant{URL: "http://box:8000"}},
 	{"fixed port", []string{"openai"}, schema.Variant{Command: []string{"serve"}, Port: 8000}},
 	{"no port", []string{"openai"}, schema.Variant{Command: []string{"serve"}}},
@@ -101,7 +104,8 @@ func TestCommandLines(t *testing.T) {
 
 func TestAbilities(t *testing.T) {
 	for name, want := range map[string][3]bool{ // flush, tokenize, idle
-		"llamacpp": {true, true, true}, "openai": {true, true, false}, "sglang": {true, true, true}, "twopoint": {true, true, true},
+		"llamacpp": {true, true, true}, "ollama": {true, false, false}, "openai": {true, true, false},
+		"sglang": {true, true, true}, "twopoint": {true, true, true}, "vllm": {true, true, true},
 	} {
 		e, _ := Lookup(name)
 		_, flush := e.(engine.Flusher)
