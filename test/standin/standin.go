@@ -298,8 +298,12 @@ func (s *Server) metrics(w http.ResponseWriter) {
 		fmt.Fprintf(w, "# HELP sglang:num_running_reqs x\nsglang:num_running_reqs{model_name=\"a } b\"} %d.0\nsglang:num_queue_reqs{} %d\n", running, waiting)
 		return
 	}
+	s.mu.Lock()
+	done := len(s.requests)
+	s.mu.Unlock()
 	label := fmt.Sprintf("{engine=\"0\",model_name=%q}", s.script.Model)
 	fmt.Fprintf(w, "vllm:num_requests_running%s %d.0\nvllm:num_requests_waiting%s %d.0\nvllm:num_preemptions_total%s 0.0\n", label, running, label, waiting, label)
+	fmt.Fprintf(w, "vllm:request_success_total{engine=\"0\",finished_reason=\"length\"} %d.0\n", done)
 	fmt.Fprintf(w, "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=\"%v\",num_gpu_blocks=\"1000\",engine=\"0\"} 1.0\n", s.script.Cache.Block, !s.script.Cache.Off)
 	if s.script.Clock.TokensPerStep > 1 {
 		fmt.Fprintf(w, "vllm:spec_decode_num_drafts_total%s %d.0\nvllm:spec_decode_num_accepted_tokens_total%s %d.0\n", label, s.steps.Load(), label, s.accepted.Load())
