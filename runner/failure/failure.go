@@ -395,6 +395,12 @@ func (s *scan) finding(m match) Finding {
 	if o.died() || len(parts) == 0 {
 		add(o.exitWords())
 	}
+	if m.line >= 0 && m.line < len(o.Log) {
+		if fit := fitting.FindStringSubmatch(s.lines[m.line].cased); fit != nil {
+			parts[0] = clean(parts[0], MaxLine-100)
+			add("a context of " + fit[1] + " tokens would fit")
+		}
+	}
 	f.Message = clean(strings.Join(parts, "; "), MaxLine)
 
 	add = func(text string) {

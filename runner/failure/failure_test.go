@@ -210,6 +210,10 @@ func FuzzClassify(f *testing.F) {
 		c := parse(f, file)
 		f.Add(string(c.Stage), string(c.Transport), c.Exit.Signal, c.Exit.Code, c.HTTPStatus, c.Body, strings.Join(c.Log, "\n"), uint32(7))
 	}
+	for _, s := range signatures(f) {
+		o := s.observation(f)
+		f.Add(string(o.Stage), string(o.Transport), o.Exit.Signal, o.Exit.Code, o.HTTPStatus, o.Body, strings.Join(o.Log, "\n"), uint32(7))
+	}
 	facts := []Fact{WasCancelled, TimeIsUp, LostLink, FoundLeftOver, PortTaken, BuildFailed, LaunchFailed, ReadyTimeout, RefusedFlush,
 		ShortPrompt, NoToken, LimitPassed, ProbeAnswered, ProbeUnanswered, OOMKill, SupervisorKilled}
 	f.Fuzz(func(t *testing.T, stage, transport, signal string, code, status int, body, log string, bits uint32) {

@@ -83,7 +83,7 @@ func (ps patterns) in(t text) string {
 var (
 	gpuMemory = regexps(
 		`torch\.(cuda\.)?outofmemoryerror`, `cuda out of memory`, `hip out of memory`, `cuda error: out of memory`,
-		`cuda_error_out_of_memory`, `cudamalloc failed`, `hipmalloc failed`, `out of device memory`, `erroroutofdevicememory`,
+		`cuda_error_out_of_memory`, `cuda runtime error in .*out of memory`, `cudamalloc failed`, `hipmalloc failed`, `out of device memory`, `erroroutofdevicememory`,
 		`cublas_status_alloc_failed`, `llama-server reported out-of-memory`, `runtime oom detected`,
 	)
 	hostMemory = regexps(
@@ -104,7 +104,7 @@ var (
 		`failed to find a memory slot for batch`, // llama.cpp
 	)
 	sharedMemory = regexps(
-		`error while creating shared memory segment`, `insufficient shared memory`, `unable to (open|resize|mmap) shared memory`,
+		`error while creating shared memory segment`, `failed to extend /dev/shm/`, `insufficient shared memory`, `unable to (open|resize|mmap) shared memory`,
 		`unable to write to file </torch_`, `unable to allocate shared memory`, `/dev/shm.*no space left on device`, `no space left on device.*/dev/shm`,
 	)
 	kernelFault = regexps(
@@ -136,12 +136,15 @@ var (
 	)
 	deadEngine = regexps(
 		`scheduler hit an exception`, `enginecore encountered an issue`, `enginedeaderror`, `model runner has unexpectedly stopped`,
-		`traceback \(most recent call last\)`, `llama-server process has terminated`,
+		`traceback \(most recent call last\)`, `llama-server process has terminated`, `engine (process )?is (dead|gone)`,
 	)
 	contextText = regexps(
 		`context length`, `exceed_context_size_error`, `exceeds the available context size`, `max_model_len`,
 		`longer than the model's context`, `exceeds the maximum allowed length`, `longer than the context`, `context window`,
+		`should not exceed max_(seq_len|num_tokens)`, `max_seq_len \(\d+\) - .splited_prompt_len`, // TensorRT-LLM
 	)
+	// fitting is the context that vLLM says would fit, where it cannot serve the one asked for.
+	fitting    = regexp.MustCompile(`(?:estimated maximum model length is|tokens that can be stored in KV cache) \(?(\d+)`)
 	memoryText = append(regexps(`out of memory`, `out-of-memory`, `\boom\b`), gpuMemory...)
 
 	// recovery follows lines about memory that did no harm: ggml tries a smaller
