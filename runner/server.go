@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"time"
 
 	"twopoint/results/event"
 	"twopoint/runner/engine"
@@ -29,14 +30,22 @@ func (l *life) generate(ctx context.Context, r method.Request, keepOutput bool) 
 	})
 }
 
+// reloadWait is how long a flush may take that loads the model anew.
+const reloadWait = 10 * time.Minute
+
 // Flush implements method.Server. With flush "never" the engine's own default
-// is what is measured.
+// is what is measured. Where a flush is a load of the model it is made only if
+// it is required: what a server does first after a load is slow.
 func (l *life) Flush(ctx context.Context) *event.Flush {
 	f, ok := l.engine.(engine.Flusher)
-	if !ok || l.variant.Flush == "never" {
+	if !ok || l.variant.Flush == "never" || l.info.FlushReloads && l.variant.Flush != "require" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, flushWait)
+	wait := flushWait
+	if l.info.FlushReloads {
+		wait = reloadWait
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	verdict := f.Flush(ctx, l.client)
 	return &verdict
