@@ -8,6 +8,7 @@ import (
 
 	"twopoint/results/event"
 	"twopoint/results/history"
+	"twopoint/runner/engine"
 	"twopoint/runner/failure"
 )
 
@@ -133,7 +134,7 @@ const (
 // given time to be gone, so that its exit status and last words can be read.
 func (l *life) aftermath(ctx context.Context, s *event.Sample) aftermath {
 	if !l.ended() {
-		try, cancel := context.WithTimeout(ctx, aliveWait)
+		try, cancel := context.WithTimeout(ctx, min(aliveWait, l.client.Limits().NoToken.Base))
 		defer cancel()
 		stopped := make(chan struct{})
 		go func() { // a process that ends answers the question at once
@@ -151,11 +152,8 @@ func (l *life) aftermath(ctx context.Context, s *event.Sample) aftermath {
 		if l.proc == nil {
 			return silent
 		}
-		wait := time.NewTimer(deathWait)
+		wait := time.NewTimer(dying(s, err))
 		defer wait.Stop()
-		if errors.Is(try.Err(), context.DeadlineExceeded) || s.Error == string(failure.Timeout) { // it holds the line: nothing suggests that it is dying
-			wait.Reset(time.Second)
-		}
 		select {
 		case <-l.done():
 		case <-wait.C:
@@ -166,4 +164,40 @@ func (l *life) aftermath(ctx context.Context, s *event.Sample) aftermath {
 		return dead
 	}
 	return silent
+}
+
+// dying is how long a server that does not answer as it should is given to be
+// gone: s is the request that failed, err what the one after it met.
+func dying(s *event.Sample, err error) time.Duration {
+	var status *engine.StatusError
+	switch {
+	case s.Error == string(failure.Timeout), errors.Is(err, context.DeadlineExceeded): // it holds the line: nothing suggests that it ends
+		return time.Second
+	case errors.As(err, &status):
+		return frontWait
+	}
+	return deathWait
+}
+
+// limits are those of timed requests.
+func (a *Agent) limits() engine.Limits {
+	l := a.Order.Plan.Limits
+	return engine.Limits{
+		Connect: time.Duration(l.Connect), FirstToken: time.Duration(l.FirstToken), Total: time.Duration(l.Total), NoToken: a.NoToken,
+	}.Effective()
+}
+
+// limitsInForce are limits for the record.
+func limitsInForce(l engine.Limits) *event.Limits {
+	optional := func(d time.Duration) *float64 {
+		if d <= 0 {
+			return nil
+		}
+		s := d.Seconds()
+		return &s
+	}
+	return &event.Limits{
+		ConnectS: l.Connect.Seconds(), FirstTokenS: optional(l.FirstToken), TotalS: optional(l.Total),
+		NoTokenS: l.NoToken.Base.Seconds(), NoTokenPerPromptTokenS: l.NoToken.PerPromptToken.Seconds(), NoTokenPerTokenS: l.NoToken.PerToken.Seconds(),
+	}
 }

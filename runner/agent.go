@@ -38,6 +38,8 @@ type Agent struct {
 	Prompt  string                           // content of the prompt file, where the spec names one
 	Secret  func(name string) (string, bool) // values of secrets, by name
 
+	NoToken engine.NoToken // how long a request may go without a token; zero: engine.NoTokenDefault
+
 	Monitor *telemetry.Monitor // reads the machine's sensors between requests; nil: nobody does
 
 	Selected func(plan.Point) bool // points to measure; nil: all

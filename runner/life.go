@@ -32,8 +32,10 @@ const (
 	readyURL    = time.Minute            // all tries at a server that we did not start, which has no ready_timeout
 	idleWait    = 10 * time.Second       // for requests to drain before a leg
 	flushWait   = 30 * time.Second       // for a flush to be accepted
+	flushAgain  = time.Second            // the same, of a server that has refused all so far
 	aliveWait   = 30 * time.Second       // for one token after a failed request
 	deathWait   = 90 * time.Second       // for a dying server to be gone (core dumps)
+	frontWait   = 15 * time.Second       // the same where something still answers with errors (vLLM's front ends itself after 5 s)
 	stopWait    = 60 * time.Second       // for the tree to be ended
 	failureTail = 400                    // log lines that a classification looks at
 )
@@ -52,6 +54,8 @@ type life struct {
 	mark    atomic.Int64               // end of the log when the latest request began
 	launch  time.Time
 	redact  func(string) string // takes secrets out of a text
+
+	flushed, flushRefused bool // a flush was done; all so far were refused
 
 	recorded bool // the launch event is on disk
 }
@@ -165,9 +169,10 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 	} else if f, err := l.watchLaunch(ctx, a, false); f != nil || err != nil {
 		return f, err
 	}
-	limits := a.Order.Plan.Limits
+	limits := a.limits()
+	e.Limits = limitsInForce(limits)
 	var err error
-	l.client, err = engine.NewClient(base, key, engine.Limits{Connect: time.Duration(limits.Connect), FirstToken: time.Duration(limits.FirstToken), Total: time.Duration(limits.Total)})
+	l.client, err = engine.NewClient(base, key, limits)
 	if err != nil {
 		return nil, fmt.Errorf("variant %s: %w", l.variant.Name, err)
 	}

@@ -35,7 +35,9 @@ const reloadWait = 10 * time.Minute
 
 // Flush implements method.Server. With flush "never" the engine's own default
 // is what is measured. Where a flush is a load of the model it is made only if
-// it is required: what a server does first after a load is slow.
+// it is required: what a server does first after a load is slow. A server that
+// has refused for the whole wait and never flushed is not waited for so long
+// again.
 func (l *life) Flush(ctx context.Context) *event.Flush {
 	f, ok := l.engine.(engine.Flusher)
 	if !ok || l.variant.Flush == "never" || l.info.FlushReloads && l.variant.Flush != "require" {
@@ -45,9 +47,14 @@ func (l *life) Flush(ctx context.Context) *event.Flush {
 	if l.info.FlushReloads {
 		wait = reloadWait
 	}
+	if l.flushRefused {
+		wait = flushAgain
+	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	verdict := f.Flush(ctx, l.client)
+	l.flushed = l.flushed || verdict.OK != nil && *verdict.OK
+	l.flushRefused = !l.flushed && verdict.OK != nil && !*verdict.OK
 	return &verdict
 }
 

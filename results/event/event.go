@@ -92,6 +92,7 @@ type Deployment struct {
 	Host    string   `json:"host,omitempty"`
 	Port    int      `json:"port,omitempty"`
 	PID     int      `json:"pid,omitempty"`
+	Limits  *Limits  `json:"limits,omitempty"`
 
 	// ready
 	LoadS     *float64       `json:"load_s,omitempty"` // launch to first answered token
@@ -106,6 +107,21 @@ type Deployment struct {
 	Expected   bool     `json:"expected,omitempty"` // we asked it to end
 	LifeS      *float64 `json:"life_s,omitempty"`
 	LogTail    []string `json:"log_tail,omitempty"`
+}
+
+// Limits are the time limits in force on timed requests, those that the spec sets
+// and those that twopoint chose.
+type Limits struct {
+	ConnectS    float64  `json:"connect_s"`
+	FirstTokenS *float64 `json:"first_token_s,omitempty"` // absent: the deadline without a token alone
+	TotalS      *float64 `json:"total_s,omitempty"`       // absent: none
+
+	// Without a new token a request may go for NoTokenS, NoTokenPerPromptTokenS for
+	// each prompt token and, where the answer does not stream, NoTokenPerTokenS for
+	// each token asked for.
+	NoTokenS               float64 `json:"no_token_s"`
+	NoTokenPerPromptTokenS float64 `json:"no_token_per_prompt_token_s"`
+	NoTokenPerTokenS       float64 `json:"no_token_per_token_s"`
 }
 
 // Probe is the verdict of the cache probe: cold, same again, flush, same again.

@@ -152,6 +152,9 @@ func (d *deriver) deployments() []DeploymentRow {
 			PageSize: integer(l.Effective["page_size"]), KVPoolTokens: integer(l.Effective["kv_pool_tokens"]), ContextLimit: integer(l.Effective["context_limit"]),
 			ExitSignal: l.ExitSignal, LogTail: strings.Join(l.LogTail, "\n"),
 		}
+		if m := l.Limits; m != nil {
+			r.LimitConnectS, r.LimitFirstS, r.LimitTotalS, r.LimitNoTokenS, r.LimitPerTokenS = &m.ConnectS, m.FirstTokenS, m.TotalS, &m.NoTokenS, &m.NoTokenPerPromptTokenS
+		}
 		if p, ratio := l.Drift(); p != nil {
 			r.DriftPoint, r.DriftRatio = p.Key, ratio
 		}

@@ -71,6 +71,11 @@ type DeploymentRow struct {
 	Port           *int64    `col:"port" doc:"port of the server"`
 	PID            *int64    `col:"pid" doc:"process id of the server"`
 	LaunchedAt     time.Time `col:"launched_at" doc:"UTC; null where it failed before that"`
+	LimitConnectS  *float64  `col:"limit_connect_s" unit:"s" doc:"limit in force on making a connection"`
+	LimitFirstS    *float64  `col:"limit_first_token_s" unit:"s" doc:"limit in force on the first token; null: the one on going without a token alone"`
+	LimitTotalS    *float64  `col:"limit_total_s" unit:"s" doc:"limit in force on a whole request; null: none"`
+	LimitNoTokenS  *float64  `col:"limit_no_token_s" unit:"s" doc:"limit in force on going without a new token, at a prompt of no length"`
+	LimitPerTokenS *float64  `col:"limit_no_token_s_per_prompt_tok" unit:"s/tok" doc:"what each prompt token adds to that limit"`
 	Ready          bool      `col:"ready" doc:"whether the expected model answered a token"`
 	LoadS          *float64  `col:"load_s" unit:"s" doc:"launch to the first answered token"`
 	LifeS          *float64  `col:"life_s" unit:"s" doc:"launch to end"`

@@ -37,18 +37,37 @@ const endGrace = 2 * time.Second
 // limit.
 type Limits struct {
 	Connect    time.Duration // 0: ConnectDefault
-	FirstToken time.Duration // 0: NoTokenDefault
+	FirstToken time.Duration // 0: NoToken holds for the first token too
 	Total      time.Duration // 0: none
+	NoToken    NoToken       // zero: NoTokenDefault
 }
 
-// NoTokenDefault is how long a request may go without a new token where no
-// limit was set: five minutes and 20 ms for each prompt token (a prefill of 50
-// tok/s still passes). An answer that does not stream shows no token before its
-// end, so its tokens add a second each. Keep-alive comments do not extend it.
-func NoTokenDefault(promptTokens, maxTokens int, stream bool) time.Duration {
-	d := 5*time.Minute + time.Duration(promptTokens)*20*time.Millisecond
+// Effective is limits with the defaults filled in.
+func (l Limits) Effective() Limits {
+	if l.Connect == 0 {
+		l.Connect = ConnectDefault
+	}
+	if l.NoToken == (NoToken{}) {
+		l.NoToken = NoTokenDefault
+	}
+	return l
+}
+
+// NoToken is how long a request may go without a new token: Base, and a time for
+// each prompt token. An answer that does not stream shows no token before its
+// end, so its tokens add a time each. Keep-alive comments do not extend it.
+type NoToken struct {
+	Base, PerPromptToken, PerToken time.Duration
+}
+
+// NoTokenDefault lets a prefill of 50 tok/s pass.
+var NoTokenDefault = NoToken{Base: 5 * time.Minute, PerPromptToken: 20 * time.Millisecond, PerToken: time.Second}
+
+// For is the deadline of one request.
+func (n NoToken) For(promptTokens, maxTokens int, stream bool) time.Duration {
+	d := n.Base + time.Duration(promptTokens)*n.PerPromptToken
 	if !stream {
-		d += time.Duration(maxTokens) * time.Second
+		d += time.Duration(maxTokens) * n.PerToken
 	}
 	return d
 }
@@ -95,10 +114,7 @@ func NewClient(base, key string, limits Limits) (*Client, error) {
 	u.Host = net.JoinHostPort(host, port)
 	u.Path = strings.TrimRight(u.Path, "/")
 	u.RawPath, u.RawQuery, u.Fragment = "", "", ""
-	if limits.Connect == 0 {
-		limits.Connect = ConnectDefault
-	}
-	c := &Client{limits: limits, base: u, key: key}
+	c := &Client{limits: limits.Effective(), base: u, key: key}
 	c.control = &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  nil,
@@ -111,6 +127,9 @@ func NewClient(base, key string, limits Limits) (*Client, error) {
 	}
 	return c, nil
 }
+
+// Limits are those in force.
+func (c *Client) Limits() Limits { return c.limits }
 
 // Base is the address in use, after 0.0.0.0 has become loopback.
 func (c *Client) Base() string { return c.base.String() }

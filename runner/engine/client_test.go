@@ -191,7 +191,7 @@ func TestNoTokenDefaultGrowsWithContext(t *testing.T) {
 		stream         bool
 		want           string
 	}{{1000, 17, true, "5m20s"}, {200_000, 17, true, "1h11m40s"}, {1000, 17, false, "5m37s"}} {
-		if got := NoTokenDefault(c.prompt, c.tokens, c.stream).String(); got != c.want {
+		if got := NoTokenDefault.For(c.prompt, c.tokens, c.stream).String(); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
@@ -213,17 +213,17 @@ func TestWhichLimitIsArmed(t *testing.T) {
 		want          string
 		after         time.Duration
 	}{
-		{"nothing set", Limits{}, true, false, "no_token", NoTokenDefault(3, 2, true)},
-		{"nothing set, after a token", Limits{}, true, true, "no_token", NoTokenDefault(3, 2, true)},
+		{"nothing set", Limits{}, true, false, "no_token", NoTokenDefault.For(3, 2, true)},
+		{"nothing set, after a token", Limits{}, true, true, "no_token", NoTokenDefault.For(3, 2, true)},
 		{"first token", Limits{FirstToken: time.Second}, true, false, "first_token", time.Second},
 		{"first token, later than the default", Limits{FirstToken: time.Hour}, true, false, "first_token", time.Hour},
-		{"first token has come", Limits{FirstToken: time.Second}, true, true, "no_token", NoTokenDefault(3, 2, true)},
-		{"first token of an answer that does not stream", Limits{FirstToken: time.Second}, false, false, "no_token", NoTokenDefault(3, 2, false)},
+		{"first token has come", Limits{FirstToken: time.Second}, true, true, "no_token", NoTokenDefault.For(3, 2, true)},
+		{"first token of an answer that does not stream", Limits{FirstToken: time.Second}, false, false, "no_token", NoTokenDefault.For(3, 2, false)},
 		{"total", Limits{Total: time.Second}, true, true, "total", time.Second},
 		{"total is later", Limits{FirstToken: time.Second, Total: time.Minute}, true, false, "first_token", time.Second},
 	} {
 		d := &deadlines{}
-		x := &exchange{c: &Client{limits: c.limits}, r: Request{IDs: []int32{1, 2, 3}, MaxTokens: 2, Stream: c.stream}, conn: &clockConn{Conn: d}}
+		x := &exchange{c: &Client{limits: c.limits.Effective()}, r: Request{IDs: []int32{1, 2, 3}, MaxTokens: 2, Stream: c.stream}, conn: &clockConn{Conn: d}}
 		before := time.Now()
 		x.arm(c.token)
 		if x.armed != c.want || x.armedFor != c.after || d.at.Before(before.Add(c.after)) || d.at.After(time.Now().Add(c.after)) {

@@ -230,7 +230,7 @@ func (x *exchange) arm(hasToken bool) {
 	if prompt == 0 {
 		prompt = len(x.r.Text) / 3 // tokens of text are three bytes or longer, near enough for a limit
 	}
-	x.armed, x.armedFor = limitNoToken, NoTokenDefault(prompt, x.r.MaxTokens, x.r.Stream)
+	x.armed, x.armedFor = limitNoToken, lim.NoToken.For(prompt, x.r.MaxTokens, x.r.Stream)
 	if lim.FirstToken > 0 && x.r.Stream && !hasToken {
 		x.armed, x.armedFor = limitFirstToken, lim.FirstToken
 	}
