@@ -125,9 +125,24 @@ func (e Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (e
 	}
 	ctx, cancel := context.WithTimeout(ctx, engine.TokenWithin)
 	defer cancel()
-	s := e.Generate(ctx, c, engine.Request{Model: info.Model, IDs: probeIDs, MaxTokens: 2, Stream: true})
-	info.TokenIDs = s.Error == "" && s.PromptTokens != nil && *s.PromptTokens == int64(len(probeIDs))
-	info.CachedCount = s.CachedTokens != nil
+	try := engine.Request{Model: info.Model, IDs: probeIDs, MaxTokens: 2, Stream: true}
+	s := e.Generate(ctx, c, try)
+	if s.Error != "" {
+		try.IDs, try.Text = nil, "1 2 3 4 5 6 7"
+		s = e.Generate(ctx, c, try)
+	}
+	if s.Error == "" && (s.PromptTokens == nil || s.CompletionTokens == nil) {
+		try.Stream = false
+		if whole := e.Generate(ctx, c, try); whole.Error == "" && whole.CompletionTokens != nil {
+			s, info.CountsWhole = whole, true
+			info.Settings["counts"] = "whole answers only"
+			info.Advice = append(info.Advice, "the server counts no tokens in its streams: whole answers are asked for instead, so that there are no times to first token or between tokens")
+		}
+	}
+	info.TokenIDs = try.IDs != nil && s.Error == "" && s.PromptTokens != nil && *s.PromptTokens == int64(len(probeIDs))
+	if info.CachedCount = s.CachedTokens != nil; !info.CachedCount {
+		info.Advice = append(info.Advice, "the server does not say how many prompt tokens came from its cache: vLLM does with --enable-prompt-tokens-details, SGLang with --enable-cache-report")
+	}
 	if refused := c.Refused(); len(refused) > 0 {
 		info.Settings["refused"] = strings.Join(refused, " ")
 		if slices.Contains(refused, "ignore_eos") {
