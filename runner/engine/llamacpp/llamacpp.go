@@ -23,6 +23,7 @@ import (
 
 	"twopoint/results/event"
 	"twopoint/runner/engine"
+	"twopoint/runner/engine/pull"
 	"twopoint/schema"
 )
 
@@ -223,15 +224,51 @@ type reply struct {
 	Evaluated *int64          `json:"tokens_evaluated"`
 	Truncated bool            `json:"truncated"`
 	Error     json.RawMessage `json:"error"`
-	Timings   *struct {
-		CacheN      *int64   `json:"cache_n"`
-		PromptN     *int64   `json:"prompt_n"`
-		PromptMs    *float64 `json:"prompt_ms"`
-		PredictedN  *int64   `json:"predicted_n"`
-		PredictedMs *float64 `json:"predicted_ms"`
-		DraftN      *int64   `json:"draft_n"`
-		AcceptedN   *int64   `json:"draft_n_accepted"`
-	} `json:"timings"`
+	Timings   *timings        `json:"timings"`
+}
+
+type timings struct {
+	CacheN      *int64   `json:"cache_n"`
+	PromptN     *int64   `json:"prompt_n"`
+	PromptMs    *float64 `json:"prompt_ms"`
+	PredictedN  *int64   `json:"predicted_n"`
+	PredictedMs *float64 `json:"predicted_ms"`
+	DraftN      *int64   `json:"draft_n"`
+	AcceptedN   *int64   `json:"draft_n_accepted"`
+}
+
+// pull reads an event into an empty reply. Where it answers false, as for the
+// last event with its timings, encoding/json has to.
+func (m *reply) pull(data []byte) bool {
+	r := pull.Of(data)
+	for key := r.Object(); key != nil; key = r.Next() {
+		switch string(key) {
+		case "content":
+			r.String(&m.Content)
+		case "tokens":
+			r.Int32s(&m.Tokens)
+		case "stop":
+			r.Bool(&m.Stop)
+		case "stop_type":
+			r.String(&m.StopType)
+		case "tokens_predicted":
+			if n := &m.Predicted; !r.Null() {
+				r.Int(&n)
+				m.Predicted = *n
+			}
+		case "tokens_evaluated":
+			r.Int(&m.Evaluated)
+		case "truncated":
+			r.Bool(&m.Truncated)
+		case "error":
+			r.Raw(&m.Error)
+		case "timings":
+			r.Refuse()
+		default:
+			r.Skip()
+		}
+	}
+	return r.Done()
 }
 
 // Generate implements engine.Engine.
@@ -247,13 +284,20 @@ func (Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request) 
 	return c.Exchange(ctx, r, "/completion", body, p.parse)
 }
 
-type parser struct{ counted int64 }
+type parser struct {
+	room    []int32 // for the ids of an event
+	counted int64
+}
 
 func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
-	var m reply
-	if err := json.Unmarshal(data, &m); err != nil {
-		return engine.Part{}, err
+	m := reply{Tokens: p.room}
+	if !m.pull(data) {
+		m = reply{}
+		if err := json.Unmarshal(data, &m); err != nil {
+			return engine.Part{}, err
+		}
 	}
+	p.room = m.Tokens[:0]
 	if len(m.Error) > 0 && string(m.Error) != "null" {
 		return engine.Part{Failed: engine.ErrorMessage(data)}, nil
 	}

@@ -23,6 +23,7 @@ import (
 
 	"twopoint/results/event"
 	"twopoint/runner/engine"
+	"twopoint/runner/engine/pull"
 	"twopoint/schema"
 )
 
@@ -271,11 +272,13 @@ func names(text, field string) bool {
 }
 
 type usage struct {
-	PromptTokens     *int64 `json:"prompt_tokens"`
-	CompletionTokens *int64 `json:"completion_tokens"`
-	Details          *struct {
-		Cached *int64 `json:"cached_tokens"`
-	} `json:"prompt_tokens_details"`
+	PromptTokens     *int64   `json:"prompt_tokens"`
+	CompletionTokens *int64   `json:"completion_tokens"`
+	Details          *details `json:"prompt_tokens_details"`
+}
+
+type details struct {
+	Cached *int64 `json:"cached_tokens"`
 }
 
 // words is a message or a delta. Reasoning comes under one of two names and is
@@ -286,14 +289,16 @@ type words struct {
 	Reasoning        string `json:"reasoning"`
 }
 
+type choice struct {
+	Text     string  `json:"text"`
+	TokenIDs []int32 `json:"token_ids"`
+	Delta    words   `json:"delta"`
+	Message  words   `json:"message"`
+	Finish   string  `json:"finish_reason"`
+}
+
 type reply struct {
-	Choices []struct {
-		Text     string  `json:"text"`
-		TokenIDs []int32 `json:"token_ids"`
-		Delta    words   `json:"delta"`
-		Message  words   `json:"message"`
-		Finish   string  `json:"finish_reason"`
-	} `json:"choices"`
+	Choices []choice        `json:"choices"`
 	Usage   *usage          `json:"usage"`
 	Metrics json.RawMessage `json:"metrics"`
 	Error   json.RawMessage `json:"error"`
@@ -303,14 +308,117 @@ type reply struct {
 	Message string `json:"message"`
 }
 
+// pull reads an event into an empty reply. Where it answers false,
+// encoding/json has to.
+func (m *reply) pull(data []byte) bool {
+	r := pull.Of(data)
+	for key := r.Object(); key != nil; key = r.Next() {
+		switch string(key) {
+		case "choices":
+			if m.Choices != nil { // a second list goes over the first, element by element
+				r.Refuse()
+			}
+			for more := r.Array(); more; more = r.More() {
+				m.Choices = append(m.Choices, choice{})
+				m.Choices[len(m.Choices)-1].pull(&r)
+			}
+		case "usage":
+			if r.Null() {
+				m.Usage = nil
+				continue
+			}
+			if m.Usage == nil {
+				m.Usage = new(usage)
+			}
+			m.Usage.pull(&r)
+		case "metrics":
+			r.Raw(&m.Metrics)
+		case "error":
+			r.Raw(&m.Error)
+		case "object":
+			r.String(&m.Object)
+		case "message":
+			r.String(&m.Message)
+		default:
+			r.Skip()
+		}
+	}
+	return r.Done()
+}
+
+func (c *choice) pull(r *pull.Reader) {
+	for key := r.Object(); key != nil; key = r.Next() {
+		switch string(key) {
+		case "text":
+			r.String(&c.Text)
+		case "token_ids":
+			r.Int32s(&c.TokenIDs)
+		case "delta":
+			c.Delta.pull(r)
+		case "message":
+			c.Message.pull(r)
+		case "finish_reason":
+			r.String(&c.Finish)
+		default:
+			r.Skip()
+		}
+	}
+}
+
+func (w *words) pull(r *pull.Reader) {
+	for key := r.Object(); key != nil; key = r.Next() {
+		switch string(key) {
+		case "content":
+			r.String(&w.Content)
+		case "reasoning_content":
+			r.String(&w.ReasoningContent)
+		case "reasoning":
+			r.String(&w.Reasoning)
+		default:
+			r.Skip()
+		}
+	}
+}
+
+func (u *usage) pull(r *pull.Reader) {
+	for key := r.Object(); key != nil; key = r.Next() {
+		switch string(key) {
+		case "prompt_tokens":
+			r.Int(&u.PromptTokens)
+		case "completion_tokens":
+			r.Int(&u.CompletionTokens)
+		case "prompt_tokens_details":
+			if r.Null() {
+				u.Details = nil
+				continue
+			}
+			if u.Details == nil {
+				u.Details = new(details)
+			}
+			for key := r.Object(); key != nil; key = r.Next() {
+				if string(key) == "cached_tokens" {
+					r.Int(&u.Details.Cached)
+				} else {
+					r.Skip()
+				}
+			}
+		default:
+			r.Skip()
+		}
+	}
+}
+
 type parser struct {
 	metrics func(json.RawMessage, *event.Sample)
 }
 
 func (p parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 	var m reply
-	if err := json.Unmarshal(data, &m); err != nil {
-		return engine.Part{}, err
+	if !m.pull(data) {
+		m = reply{}
+		if err := json.Unmarshal(data, &m); err != nil {
+			return engine.Part{}, err
+		}
 	}
 	if len(m.Error) > 0 && string(m.Error) != "null" || m.Object == "error" {
 		failed := engine.ErrorMessage(data)
@@ -333,13 +441,11 @@ func (p parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 	if len(m.Choices) == 0 {
 		return part, nil // usage alone, or a ping
 	}
-	ch := m.Choices[0]
+	ch := &m.Choices[0]
 	part.Finish = ch.Finish
 	part.IDs = ch.TokenIDs
-	for _, w := range []string{ch.Text, ch.Delta.ReasoningContent, ch.Delta.Reasoning, ch.Delta.Content,
-		ch.Message.ReasoningContent, ch.Message.Reasoning, ch.Message.Content} {
-		part.Text += w
-	}
+	part.Text = ch.Text + ch.Delta.ReasoningContent + ch.Delta.Reasoning + ch.Delta.Content +
+		ch.Message.ReasoningContent + ch.Message.Reasoning + ch.Message.Content
 	switch {
 	case len(part.IDs) > 0:
 		part.Tokens = len(part.IDs)

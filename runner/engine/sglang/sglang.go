@@ -22,6 +22,7 @@ import (
 
 	"twopoint/results/event"
 	"twopoint/runner/engine"
+	"twopoint/runner/engine/pull"
 	"twopoint/schema"
 )
 
@@ -228,15 +229,61 @@ type reply struct {
 	Text      string          `json:"text"`
 	OutputIDs []int32         `json:"output_ids"`
 	Error     json.RawMessage `json:"error"`
-	Meta      struct {
-		Finish           json.RawMessage `json:"finish_reason"`
-		PromptTokens     *int64          `json:"prompt_tokens"`
-		CompletionTokens *int64          `json:"completion_tokens"`
-		CachedTokens     *int64          `json:"cached_tokens"`
-		Retractions      *int64          `json:"num_retractions"`
-		VerifySteps      *int64          `json:"spec_verify_ct"`
-		LatencyS         *float64        `json:"e2e_latency"`
-	} `json:"meta_info"`
+	Meta      meta            `json:"meta_info"`
+}
+
+type meta struct {
+	Finish           json.RawMessage `json:"finish_reason"`
+	PromptTokens     *int64          `json:"prompt_tokens"`
+	CompletionTokens *int64          `json:"completion_tokens"`
+	CachedTokens     *int64          `json:"cached_tokens"`
+	Retractions      *int64          `json:"num_retractions"`
+	VerifySteps      *int64          `json:"spec_verify_ct"`
+	LatencyS         *float64        `json:"e2e_latency"`
+}
+
+// pull reads an event into an empty reply. Where it answers false,
+// encoding/json has to.
+func (m *reply) pull(data []byte) bool {
+	r := pull.Of(data)
+	for key := r.Object(); key != nil; key = r.Next() {
+		switch string(key) {
+		case "text":
+			r.String(&m.Text)
+		case "output_ids":
+			r.Int32s(&m.OutputIDs)
+		case "error":
+			r.Raw(&m.Error)
+		case "meta_info":
+			m.Meta.pull(&r)
+		default:
+			r.Skip()
+		}
+	}
+	return r.Done()
+}
+
+func (m *meta) pull(r *pull.Reader) {
+	for key := r.Object(); key != nil; key = r.Next() {
+		switch string(key) {
+		case "finish_reason":
+			r.Raw(&m.Finish)
+		case "prompt_tokens":
+			r.Int(&m.PromptTokens)
+		case "completion_tokens":
+			r.Int(&m.CompletionTokens)
+		case "cached_tokens":
+			r.Int(&m.CachedTokens)
+		case "num_retractions":
+			r.Int(&m.Retractions)
+		case "spec_verify_ct":
+			r.Int(&m.VerifySteps)
+		case "e2e_latency":
+			r.Float(&m.LatencyS)
+		default:
+			r.Skip()
+		}
+	}
 }
 
 // Generate implements engine.Engine.
@@ -257,16 +304,21 @@ func (e Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request
 // are as many as all tokens or as the new ones. Text, which no count describes,
 // is everything so far if it continues the text before.
 type parser struct {
+	room    []int32 // for the ids of an event
 	ids     engine.Pieces[int32]
 	text    engine.Pieces[byte]
 	counted int64
 }
 
 func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
-	var m reply
-	if err := json.Unmarshal(data, &m); err != nil {
-		return engine.Part{}, err
+	m := reply{OutputIDs: p.room}
+	if !m.pull(data) {
+		m = reply{}
+		if err := json.Unmarshal(data, &m); err != nil {
+			return engine.Part{}, err
+		}
 	}
+	p.room = m.OutputIDs[:0]
 	if len(m.Error) > 0 && string(m.Error) != "null" {
 		return engine.Part{Failed: engine.ErrorMessage(data)}, nil
 	}
@@ -291,7 +343,7 @@ func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 	}
 	part := engine.Part{Finish: finish}
 	part.IDs = p.ids.New(m.OutputIDs, total)
-	part.Text = string(p.text.New([]byte(m.Text), -1))
+	part.Text = m.Text[len(m.Text)-len(p.text.New([]byte(m.Text), -1)):]
 	switch {
 	case total >= 0:
 		part.Tokens = int(max(0, total-p.counted))
