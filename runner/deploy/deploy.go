@@ -47,7 +47,9 @@ type Command struct {
 	Env []string
 	// Dir is the working directory; empty means the runner's.
 	Dir string
-	// LogPath takes standard output and standard error, appended.
+	// LogPath takes standard output and standard error, appended, as the server
+	// writes them: what it prints of its own secrets is in there, so that the file
+	// is its owner's alone (mode 0600). LogTail and LogSince take secrets out.
 	LogPath string
 	// Grace is the time between TERM and KILL; 0 means DefaultGrace.
 	Grace time.Duration
@@ -158,7 +160,7 @@ func Launch(ctx context.Context, c Command) (*Deployment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start deployment %s: %w", c.ID, err)
 	}
-	log, err := os.OpenFile(c.LogPath, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	log, err := os.OpenFile(c.LogPath, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start deployment %s: open its log: %w", c.ID, err)
 	}

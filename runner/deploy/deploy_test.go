@@ -254,6 +254,12 @@ func TestStopEndsTheTree(t *testing.T) {
 		}
 	}
 
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := AwaitGone(short, testID(dir)); err == nil || !strings.Contains(err.Error(), "left over from "+testID(dir)+", still alive: pid ") {
+		t.Errorf("AwaitGone of a living tree: %v", err)
+	}
+
 	var wg sync.WaitGroup
 	for range 3 { // at once, from several goroutines
 		wg.Go(func() {
@@ -270,8 +276,11 @@ func TestStopEndsTheTree(t *testing.T) {
 	if err := d.Stop(t.Context()); err != nil {
 		t.Errorf("Stop after the end: %v", err)
 	}
-	if left := Leftovers(d.marker); len(left) != 0 {
-		t.Errorf("left over: %v", left)
+	if err := AwaitGone(t.Context(), testID(dir)); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "server.log")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the log, which may hold secrets: %v, %v", info.Mode(), err)
 	}
 }
 
@@ -586,6 +595,10 @@ func TestLogTail(t *testing.T) {
 		"control characters": {"\x1b[1;36m(Worker pid=7)\x1b[0;0m a\x00b\tc\r\n", 5, []string{"(Worker pid=7) ab\tc"}},
 		"progress bar":       {"load:  0%\rload: 50%\rload: 100%\nok\n", 5, []string{"load: 100%", "ok"}},
 		"secret":             {"key " + secret + " and " + secret + "\n", 5, []string{"key [secret KEY] and [secret KEY]"}},
+		"secret in colour":   {"key " + secret[:5] + "\x1b[0m" + secret[5:] + "\n", 5, []string{"key [secret KEY]"}},
+		"secret with NULs":   {"key " + secret[:5] + "\x00" + secret[5:] + "\n", 5, []string{"key [secret KEY]"}},
+		"wrapped secret":     {"key " + secret[:9] + "\n   " + secret[9:] + " end\n", 5, []string{"key [secret KEY] end"}},
+		"half a secret":      {"key " + secret[:12], 5, []string{"key [secret KEY]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "log")
@@ -624,6 +637,51 @@ func TestLogTail(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A part of a log that begins or ends within a secret shows no piece of it.
+func TestSecretAtTheBorders(t *testing.T) {
+	const secret = "sk-0123456789abcdef"
+	text := "one\nkey " + secret + " and\n" + secret + "\nlast\n"
+	path := filepath.Join(t.TempDir(), "log")
+	l := logFile{path: path, redact: Redactor(map[string]string{"KEY": secret})}
+	for end := range len(text) + 1 {
+		if err := os.WriteFile(path, []byte(text[:end]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for from := range end {
+			for _, line := range l.lines(int64(from), 10) {
+				for n := 8; n <= len(secret); n++ {
+					for at := 0; at+n <= len(secret); at++ {
+						if strings.Contains(line, secret[at:at+n]) {
+							t.Fatalf("%d to %d: %q", from, end, line)
+						}
+					}
+				}
+			}
+		}
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.lines(int64(strings.Index(text, " and")), 10); !slices.Equal(got, []string{" and", "[secret KEY]", "last"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestRedactorKnowsForms(t *testing.T) {
+	r := Redactor(map[string]string{"PEM": "-----BEGIN KEY-----\nab/c+d==\n-----END KEY-----", "Q": `a"quoted\secret`})
+	for text, want := range map[string]string{
+		`{"key":"-----BEGIN KEY-----\nab/c+d==\n-----END KEY-----"}`: `{"key":"[secret PEM]"}`,
+		"-----BEGIN KEY-----\n  ab/c+d==\n  -----END KEY-----":       "[secret PEM]",
+		`{"q":"a\"quoted\\secret"}`:                                  `{"q":"[secret Q]"}`,
+		"?q=a%22quoted%5Csecret&x":                                   "?q=[secret Q]&x",
+		"nothing":                                                    "nothing",
+	} {
+		if got := r(text); got != want {
+			t.Errorf("%s becomes %s, want %s", text, got, want)
+		}
 	}
 }
 

@@ -2,6 +2,8 @@ package deploy
 
 import (
 	"cmp"
+	"encoding/json"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -14,8 +16,8 @@ const (
 	logWindow = 1 << 20
 	// lineMax is the length of a line that LogTail gives, in bytes.
 	lineMax = 2000
-	// secretMax is more than the length of any secret: what the window's edge
-	// may have cut a secret in is dropped.
+	// secretMax is more than the length of any secret: so much is looked at before
+	// the part that is asked for, whose edge may cut a secret in two.
 	secretMax = 4096
 )
 
@@ -55,26 +57,14 @@ func (l logFile) lines(from int64, n int) []string {
 	}
 	defer f.Close()
 	size := l.size()
-	cut := size-from > logWindow
-	if cut {
-		from = size - logWindow
-	}
+	from = max(from, size-logWindow)
 	if size <= from {
 		return nil
 	}
-	buf := make([]byte, size-from)
-	read, _ := f.ReadAt(buf, from)
-	text := string(buf[:read])
-	if l.redact != nil {
-		text = l.redact(text)
-	}
-	if cut {
-		if nl := strings.IndexByte(text, '\n'); nl >= 0 && nl < len(text)-1 {
-			text = text[nl+1:]
-		} else {
-			text = text[min(secretMax, len(text)):]
-		}
-	}
+	before := min(from, secretMax)
+	buf := make([]byte, before+size-from)
+	read, _ := f.ReadAt(buf, from-before)
+	text := l.since(string(buf[:read]), int(min(before, int64(read))))
 	text = strings.TrimSuffix(text, "\n")
 	if text == "" {
 		return nil
@@ -83,8 +73,26 @@ func (l logFile) lines(from int64, n int) []string {
 	raw = raw[max(0, len(raw)-n):]
 	for i, line := range raw {
 		raw[i] = cleanLine(line)
+		if l.redact != nil { // a secret may have held what cleaning takes out
+			raw[i] = l.redact(raw[i])
+		}
 	}
 	return raw
+}
+
+// since is what follows the first before bytes of a text, without secrets, and
+// without the end of a secret that began before: what that part alone and the
+// text as a whole have in common when both are redacted.
+func (l logFile) since(text string, before int) string {
+	if l.redact == nil {
+		return text[before:]
+	}
+	whole, part := l.redact(text), l.redact(text[before:])
+	same := 0
+	for same < min(len(whole), len(part)) && whole[len(whole)-1-same] == part[len(part)-1-same] {
+		same++
+	}
+	return part[len(part)-same:]
 }
 
 // terminal matches ECMA-48 control sequences and operating system commands.
@@ -115,23 +123,60 @@ func cleanLine(line string) string {
 	return line[:head] + gap + line[tail:]
 }
 
-// Redactor replaces each secret in a text by "[secret NAME]". Values shorter
-// than four bytes are left alone: replacing them would destroy the text.
+// Redactor replaces each secret in a text by "[secret NAME]": as it is, as JSON
+// and URLs write it, wrapped over lines, and at the text's end the beginning of
+// one, from eight bytes on, for the rest may not have been written yet. Values
+// shorter than four bytes are left alone: replacing them would destroy the text.
 func Redactor(secrets map[string]string) func(string) string {
-	names := make([]string, 0, len(secrets))
+	type secret struct{ name, value string }
+	var all []secret
 	for name, value := range secrets {
-		if len(value) >= 4 {
-			names = append(names, name)
+		if len(value) < 4 {
+			continue
+		}
+		quoted, _ := json.Marshal(value)
+		for _, form := range []string{value, string(quoted[1 : len(quoted)-1]), url.QueryEscape(value), url.PathEscape(value)} {
+			if s := (secret{name, form}); !slices.Contains(all, s) {
+				all = append(all, s)
+			}
 		}
 	}
 	// The longest first: of two that begin alike, the shorter would leave the
 	// longer one's end.
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(len(secrets[b])-len(secrets[a]), strings.Compare(a, b))
+	slices.SortFunc(all, func(a, b secret) int {
+		return cmp.Or(len(b.value)-len(a.value), strings.Compare(a.name, b.name), strings.Compare(a.value, b.value))
 	})
 	var pairs []string
-	for _, name := range names {
-		pairs = append(pairs, secrets[name], "[secret "+name+"]")
+	for _, s := range all {
+		pairs = append(pairs, s.value, "[secret "+s.name+"]")
 	}
-	return strings.NewReplacer(pairs...).Replace
+	replace := strings.NewReplacer(pairs...)
+	return func(text string) string {
+		text = replace.Replace(text)
+		solid := strings.Join(strings.Fields(text), "")
+		for _, s := range all {
+			if len(s.value) >= 8 && utf8.ValidString(s.value) && strings.Contains(solid, strings.Join(strings.Fields(s.value), "")) {
+				text = wrapped(s.value).ReplaceAllLiteralString(text, "[secret "+s.name+"]")
+			}
+			for n := min(len(s.value)-1, len(text)); n >= 8; n-- {
+				if strings.HasSuffix(text, s.value[:n]) {
+					text = text[:len(text)-n] + "[secret " + s.name + "]"
+					break
+				}
+			}
+		}
+		return text
+	}
+}
+
+// wrapped matches a text with white space at any place in it.
+func wrapped(text string) *regexp.Regexp {
+	var b strings.Builder
+	for _, r := range strings.Join(strings.Fields(text), "") {
+		if b.Len() > 0 {
+			b.WriteString(`\s*`)
+		}
+		b.WriteString(regexp.QuoteMeta(string(r)))
+	}
+	return regexp.MustCompile(b.String())
 }

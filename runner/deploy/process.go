@@ -63,6 +63,24 @@ func EndLeftovers(ctx context.Context, prefix string, grace time.Duration) error
 	})
 }
 
+// AwaitGone waits until no process lives whose marker begins with prefix,
+// whoever ends it; the error, when ctx ends first, names those that are left.
+func AwaitGone(ctx context.Context, prefix string) error {
+	var r rounds
+	for {
+		left := Leftovers(prefix)
+		if len(left) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			id := left[0].Deployment
+			return fmt.Errorf("left over from %s, still alive: %s", id[:max(0, strings.LastIndexByte(id, '.'))], list(left))
+		case <-time.After(r.pause()):
+		}
+	}
+}
+
 // end signals what find gives until it gives nothing twice in a row: a process
 // that forks while /proc is being read can hide from one look.
 func end(ctx context.Context, grace time.Duration, find func() []Process) error {
