@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 
 	"twopoint/results/event"
 	"twopoint/results/history"
+	"twopoint/runner/deploy"
 	"twopoint/runner/engine"
 	"twopoint/runner/failure"
 )
@@ -26,6 +28,11 @@ func (a *Agent) failed(ctx context.Context, l *life, p *history.Point, role stri
 	}
 	if role == event.RoleDrift || role == event.RoleGate { // the point has its outcome, and others lose nothing
 		return errDeadUnless(state == alive)
+	}
+	if state == hung && l.proc == nil {
+		// It is not ours to end, and whoever asks it waits for as long again.
+		f.Message += " (twopoint did not start this server and does not end it)"
+		return errors.Join(a.failAll(p.Variant, f), errDead)
 	}
 	policy := a.Order.Plan.OnFailure
 	if policy == "" && failure.Kind(f.Kind).SkipLonger() {
@@ -83,12 +90,15 @@ func (l *life) classify(s *event.Sample, stage failure.Stage, state aftermath) e
 				o.Facts[failure.LimitPassed] = s.Detail
 			}
 		}
-		o.Facts[map[aftermath]failure.Fact{alive: failure.ProbeAnswered, dead: failure.ProbeUnanswered, silent: failure.ProbeUnanswered}[state]] = ""
+		o.Facts[map[bool]failure.Fact{true: failure.ProbeAnswered, false: failure.ProbeUnanswered}[state == alive]] = ""
 	}
 	if l.proc != nil {
 		o.Exit.State = failure.Running
 		o.Log = l.proc.LogSince(l.mark.Load(), failureTail)
 		if l.ended() {
+			if n, source, ok := deploy.OOMKills(); ok && n > l.oomKills.Load() {
+				o.Facts[failure.OOMKill] = fmt.Sprintf("%s counts %d processes killed since the request began", source, n-l.oomKills.Load())
+			}
 			exit := l.proc.Exit()
 			o.Exit = failure.Exit{State: failure.Ended, Code: exit.Code, Signal: exit.Signal, Asked: exit.Asked}
 			if exit.Lost {
@@ -127,7 +137,8 @@ type aftermath int
 const (
 	alive  aftermath = iota // it answers
 	dead                    // its process has ended, or its address refuses
-	silent                  // it is there and does not answer
+	silent                  // it answers with errors, or nothing is known of it
+	hung                    // it takes the question and does not answer it
 )
 
 // aftermath finds out whether the server still answers. A server that dies is
@@ -149,34 +160,49 @@ func (l *life) aftermath(ctx context.Context, s *event.Sample) aftermath {
 		if err == nil && !l.ended() {
 			return alive
 		}
+		held := errors.Is(err, context.DeadlineExceeded)
 		if l.proc == nil {
+			if held {
+				return hung
+			}
 			return silent
 		}
-		wait := time.NewTimer(dying(s, err))
+		wait := time.NewTimer(dying(held || s.Error == string(failure.Timeout), err))
 		defer wait.Stop()
 		select {
 		case <-l.done():
 		case <-wait.C:
 		case <-ctx.Done():
 		}
+		if !l.ended() {
+			if held {
+				return hung
+			}
+			return silent
+		}
 	}
-	if l.ended() {
-		return dead
-	}
-	return silent
+	return dead
 }
 
 // dying is how long a server that does not answer as it should is given to be
-// gone: s is the request that failed, err what the one after it met.
-func dying(s *event.Sample, err error) time.Duration {
+// gone; err is what a question met.
+func dying(held bool, err error) time.Duration {
 	var status *engine.StatusError
 	switch {
-	case s.Error == string(failure.Timeout), errors.Is(err, context.DeadlineExceeded): // it holds the line: nothing suggests that it ends
+	case held: // nothing suggests that it ends
 		return time.Second
 	case errors.As(err, &status):
 		return frontWait
 	}
 	return deathWait
+}
+
+// left ends what is left of earlier lives and waits until all of it is gone.
+// What still lives then is named in the error.
+func (a *Agent) left(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(a.patience, leftWait))
+	defer cancel()
+	return errors.Join(deploy.EndLeftovers(ctx, a.Order.RunID, 2*time.Second), deploy.AwaitGone(ctx, a.Order.RunID+"/"+a.Order.Order.ID+"-"))
 }
 
 // limits are those of timed requests.

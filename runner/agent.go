@@ -16,7 +16,6 @@ import (
 
 	"twopoint/results/event"
 	"twopoint/results/history"
-	"twopoint/runner/deploy"
 	"twopoint/runner/engine"
 	"twopoint/runner/telemetry"
 	"twopoint/schema/plan"
@@ -46,10 +45,12 @@ type Agent struct {
 	Only     string                // the selection in words, for the record
 	Deadline time.Time             // stop cleanly, leaving points pending; zero: none
 
-	began   time.Time
-	spent   map[string]time.Duration // measuring each point, in this stretch
-	built   map[string]bool          // variants whose build commands have run
-	endTime time.Time                // of the current variant's share of the total budget
+	began    time.Time
+	spent    map[string]time.Duration // measuring each point, in this stretch
+	built    map[string]bool          // variants whose build commands have run
+	redact   func(string) string      // takes secrets out of what is recorded
+	patience time.Duration            // for what is left of earlier lives to be gone; zero: leftWait
+	endTime  time.Time                // of the current variant's share of the total budget
 }
 
 // Journal takes events. A nil error means that the event is on disk, as it is
@@ -63,6 +64,9 @@ var errBudget = errors.New("budget")
 
 // Record puts events on disk and then into the history, as they are there.
 func (a *Agent) Record(events ...event.Event) error {
+	for i := range events {
+		scrub(&events[i], a.redact)
+	}
 	events, err := a.Journal.Append(events...)
 	if err != nil {
 		return err
@@ -95,6 +99,7 @@ func (a *Agent) Run(parent context.Context, state string) (reason string, err er
 		ctx, cancel = context.WithDeadline(parent, a.Deadline)
 		defer cancel()
 	}
+	a.redact = a.redactor()
 	a.began, a.spent, a.built = time.Now(), map[string]time.Duration{}, map[string]bool{}
 	start := event.Run{RunID: a.Order.RunID, State: state, Version: a.Version, Only: a.Only}
 	if err := a.Record(event.Event{Type: event.TypeRun, Run: &start}); err != nil {
@@ -170,11 +175,12 @@ func (a *Agent) variant(ctx context.Context, name string, left int) error {
 			return a.failAll(name, *failed)
 		}
 		err = a.measure(ctx, l)
-		if stopErr := l.end(ctx, a); stopErr != nil { // something of the server may be left: that outweighs the rest
-			err = stopErr
-		}
-		if err != nil {
+		left, endErr := l.end(ctx, a)
+		if err = errors.Join(err, endErr); err != nil {
 			return a.budgetOver(name, err)
+		}
+		if left != nil {
+			return a.failAll(name, *left)
 		}
 	}
 }
@@ -230,11 +236,4 @@ func (a *Agent) failAll(variant string, f event.Failure) error {
 		}
 	}
 	return nil
-}
-
-// endLeftovers waits a bounded time until nothing of an earlier life is left.
-func endLeftovers(ctx context.Context, marker string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	return deploy.EndLeftovers(ctx, marker, 2*time.Second)
 }

@@ -48,7 +48,6 @@ type asked struct{ *life }
 // Ask implements gate.Server.
 func (l asked) Ask(ctx context.Context, p prompt.Prompt, tokens int, reuse bool) event.Sample {
 	s := l.generate(ctx, method.Request{Prompt: p, MaxTokens: tokens, Reuse: reuse}, true)
-	s.OutputText = l.redact(s.OutputText)
 	return s
 }
 

@@ -37,23 +37,24 @@ const (
 	deathWait   = 90 * time.Second       // for a dying server to be gone (core dumps)
 	frontWait   = 15 * time.Second       // the same where something still answers with errors (vLLM's front ends itself after 5 s)
 	stopWait    = 60 * time.Second       // for the tree to be ended
+	leftWait    = 30 * time.Second       // for what is left of earlier lives to be gone
 	failureTail = 400                    // log lines that a classification looks at
 )
 
 // life is one life of a server, from launch to end. It is the method.Server of
 // the points measured in it.
 type life struct {
-	id      string
-	variant plan.Variant
-	engine  engine.Engine
-	client  *engine.Client
-	info    engine.Info
-	prompts *prompt.Builder
-	atDepth map[string][]prompt.Prompt // by point: what its legs find in the prefix cache
-	proc    *deploy.Deployment         // nil for a server that we do not start
-	mark    atomic.Int64               // end of the log when the latest request began
-	launch  time.Time
-	redact  func(string) string // takes secrets out of a text
+	id       string
+	variant  plan.Variant
+	engine   engine.Engine
+	client   *engine.Client
+	info     engine.Info
+	prompts  *prompt.Builder
+	atDepth  map[string][]prompt.Prompt // by point: what its legs find in the prefix cache
+	proc     *deploy.Deployment         // nil for a server that we do not start
+	mark     atomic.Int64               // end of the log when the latest request began
+	oomKills atomic.Int64               // deploy.OOMKills then
+	launch   time.Time
 
 	flushed, flushRefused bool // a flush was done; all so far were refused
 
@@ -89,7 +90,11 @@ func (a *Agent) launch(ctx context.Context, v plan.Variant) (*life, *event.Failu
 		}
 		err = errors.Join(err, a.Record(event.Event{Type: event.TypeFailure, Failure: f}))
 	}
-	return nil, f, errors.Join(err, l.end(ctx, a))
+	left, endErr := l.end(ctx, a)
+	if f == nil {
+		f = left
+	}
+	return nil, f, errors.Join(err, endErr)
 }
 
 // start launches the process, or takes note of a server that is already there.
@@ -106,14 +111,16 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 			secrets[env.Secret] = value
 		}
 	}
-	if v, ok := a.Secret("TWOPOINT_API_KEY"); ok && v != "" {
-		key, secrets["TWOPOINT_API_KEY"] = v, v
+	if v, ok := a.Secret(apiKey); ok {
+		key = v
 	}
-	redact := deploy.Redactor(secrets)
-	l.redact = redact
+	redact := a.redact
 	var failed *event.Failure
+	if n, _, ok := deploy.OOMKills(); ok {
+		l.oomKills.Store(n)
+	}
 	if e.Managed {
-		if err := endLeftovers(ctx, a.Order.RunID); err != nil {
+		if err := a.left(ctx); err != nil {
 			return l.fact(failure.Launch, failure.FoundLeftOver, err), nil
 		}
 		if f, err := l.watchLaunch(ctx, a, true); f != nil || err != nil {
@@ -380,7 +387,7 @@ func (l *life) probe(ctx context.Context, a *Agent) (*event.Failure, error) {
 	if last := &samples[len(samples)-1]; last.Error != "" {
 		// The shortest context is what the probe runs at: if that fails, no point can be measured.
 		state := l.aftermath(ctx, last)
-		f := l.classify(last, failure.Load, state)
+		f := l.classify(last, failure.Warmup, state)
 		return &f, ctx.Err()
 	}
 	verdict := stat.ProbeVerdict(samples, a.Order.Plan.Prompt.Nonce && l.prompts.IsText())
@@ -389,16 +396,19 @@ func (l *life) probe(ctx context.Context, a *Agent) (*event.Failure, error) {
 	}})
 }
 
-// end ends the server, if it is ours, and records how.
-func (l *life) end(ctx context.Context, a *Agent) error {
+// end ends the server, if it is ours, and records how. What of it could not be
+// ended is a failure: nothing can be measured beside it.
+func (l *life) end(ctx context.Context, a *Agent) (left *event.Failure, err error) {
 	e := event.Deployment{DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "end", Managed: l.proc != nil, Expected: true}
-	var stopErr error
 	if l.proc != nil {
 		e.Expected = !l.ended()
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWait)
 		defer cancel()
 		if err := l.proc.Stop(stop); err != nil {
-			stopErr = fmt.Errorf("end deployment %s: %w", l.id, err)
+			left = l.fact(failure.Teardown, failure.FoundLeftOver, err)
+			if err := a.Record(event.Event{Type: event.TypeFailure, Failure: left}); err != nil {
+				return left, err
+			}
 		}
 		exit := l.proc.Exit()
 		e.ExitSignal = exit.Signal
@@ -411,7 +421,7 @@ func (l *life) end(ctx context.Context, a *Agent) error {
 	}
 	lived := time.Since(l.launch).Seconds()
 	e.LifeS = &lived
-	return errors.Join(stopErr, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &e}))
+	return left, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &e})
 }
 
 func (l *life) done() <-chan struct{} {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"twopoint/results/event"
+	"twopoint/runner/deploy"
 	"twopoint/runner/engine"
 	"twopoint/runner/method"
 	"twopoint/runner/method/prompt"
@@ -22,6 +23,9 @@ func (l *life) Generate(ctx context.Context, r method.Request) event.Sample {
 func (l *life) generate(ctx context.Context, r method.Request, keepOutput bool) event.Sample {
 	if l.proc != nil {
 		l.mark.Store(l.proc.LogMark())
+		if n, _, ok := deploy.OOMKills(); ok {
+			l.oomKills.Store(n)
+		}
 	}
 	return l.engine.Generate(ctx, l.client, engine.Request{
 		Model: l.info.Model, IDs: r.Prompt.IDs, Text: r.Prompt.Text, MaxTokens: r.MaxTokens, Stream: !l.info.CountsWhole,
