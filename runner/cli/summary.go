@@ -200,7 +200,7 @@ func doubts(t *table.Tables) []string {
 		switch p.Status {
 		case stat.Failed:
 			add("%s failed: %s in %s: %s", p.PointKey, p.FailureKind, p.FailureStage, p.FailureMessage)
-			if line := firstLine(p.Evidence); line != "" && !said[line] {
+			if line := lastWords(p); line != "" && !said[line] {
 				said[line] = true
 				add("  evidence: %s", line)
 			}
@@ -261,6 +261,17 @@ func pointDoubts(points []table.PointRow) []string {
 		out = append(out, fmt.Sprintf("%s: %s: %s", where, code, details[code]))
 	}
 	return out
+}
+
+// lastWords are the end of a failure's evidence, usually the log's last line, that
+// its message does not say already.
+func lastWords(p table.PointRow) string {
+	for _, line := range slices.Backward(strings.Split(p.Evidence, "\n")) {
+		if strings.TrimSpace(line) != "" && !strings.Contains(line, p.FailureMessage) && !strings.Contains(p.FailureMessage, line) {
+			return line
+		}
+	}
+	return ""
 }
 
 func firstLine(s string) string {
