@@ -197,14 +197,6 @@ func TestNoTokenDefaultGrowsWithContext(t *testing.T) {
 	}
 }
 
-// deadlines keeps what is set, and nothing else of a connection.
-type deadlines struct {
-	net.Conn
-	at time.Time
-}
-
-func (d *deadlines) SetDeadline(t time.Time) error { d.at = t; return nil }
-
 func TestWhichLimitIsArmed(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -222,12 +214,12 @@ func TestWhichLimitIsArmed(t *testing.T) {
 		{"total", Limits{Total: time.Second}, true, true, "total", time.Second},
 		{"total is later", Limits{FirstToken: time.Second, Total: time.Minute}, true, false, "first_token", time.Second},
 	} {
-		d := &deadlines{}
-		x := &exchange{c: &Client{limits: c.limits.Effective()}, r: Request{IDs: []int32{1, 2, 3}, MaxTokens: 2, Stream: c.stream}, conn: &clockConn{Conn: d}}
+		d := &clockConn{}
+		x := &exchange{c: &Client{limits: c.limits.Effective()}, r: Request{IDs: []int32{1, 2, 3}, MaxTokens: 2, Stream: c.stream}, conn: d}
 		before := time.Now()
 		x.arm(c.token)
-		if x.armed != c.want || x.armedFor != c.after || d.at.Before(before.Add(c.after)) || d.at.After(time.Now().Add(c.after)) {
-			t.Errorf("%s: %s of %v at %v", c.name, x.armed, x.armedFor, d.at.Sub(before))
+		if x.armed != c.want || x.armedFor != c.after || d.deadline.Before(before.Add(c.after)) || d.deadline.After(time.Now().Add(c.after)) {
+			t.Errorf("%s: %s of %v at %v", c.name, x.armed, x.armedFor, d.deadline.Sub(before))
 		}
 	}
 }
@@ -339,8 +331,10 @@ func TestABusyParserDelaysNoArrival(t *testing.T) {
 	if n, err := c.Read(buf); err != nil || string(buf[:n]) != "first" {
 		t.Fatalf("%q, %v", buf[:n], err)
 	}
-	for len(c.arrived) == 0 { // as a parser that is busy with the first
-		time.Sleep(time.Millisecond)
+	for come := false; !come; time.Sleep(time.Millisecond) { // as a parser that is busy with the first
+		c.mu.Lock()
+		come = c.held > 0 || c.next < len(c.queue)
+		c.mu.Unlock()
 	}
 	busy := time.Now()
 	if n, err := c.Read(buf); err != nil || string(buf[:n]) != "second" || c.last.After(busy) {

@@ -159,10 +159,11 @@ func (x *exchange) run(ctx context.Context, raw []byte) {
 		x.r.Begin()
 	}
 	x.arm(false)
+	conn.SetWriteDeadline(conn.deadline)
 	_, werr := conn.Write(raw)
 	x.s.Start, x.s.Began = conn.first.UTC(), conn.first
 
-	br := bufio.NewReaderSize(conn, 64<<10)
+	br := bufio.NewReaderSize(conn, readSize)
 	resp, err := readResponse(br)
 	if err != nil {
 		switch {
@@ -223,9 +224,13 @@ func streams(contentType string, asked bool) bool {
 // (application/x-ndjson).
 func lines(contentType string) bool { return strings.Contains(contentType, "ndjson") }
 
-// arm sets the connection's deadline to the nearest limit.
+// arm sets the deadline of the answer to the nearest limit, counted from the last
+// arrival.
 func (x *exchange) arm(hasToken bool) {
-	lim, now := x.c.limits, time.Now()
+	lim, now := x.c.limits, x.conn.last
+	if now.IsZero() {
+		now = time.Now()
+	}
 	prompt := len(x.r.IDs)
 	if prompt == 0 {
 		prompt = len(x.r.Text) / 3 // tokens of text are three bytes or longer, near enough for a limit
@@ -247,7 +252,7 @@ func (x *exchange) arm(hasToken bool) {
 			x.armed, x.armedFor, at = limitTotal, lim.Total, total
 		}
 	}
-	x.conn.SetDeadline(at)
+	x.conn.deadline = at
 }
 
 // stream reads events to the end of the stream and judges the end (cases.md

@@ -12,6 +12,10 @@ import (
 // a stream may hold.
 const MaxLine = 16 << 20
 
+// readSize is of the buffers that an answer passes through, bytes: some tens of
+// events, so that a short answer costs no more than it needs.
+const readSize = 8 << 10
+
 // ErrLongLine is the end of a stream that holds a line beyond MaxLine.
 var ErrLongLine = fmt.Errorf("a line of the stream is longer than %d MiB", MaxLine>>20)
 
@@ -47,7 +51,7 @@ func NewFrames(r io.Reader, clock func() float64) *Frames {
 	if clock == nil {
 		clock = func() float64 { return 0 }
 	}
-	return &Frames{r: bufio.NewReaderSize(r, 64<<10), clock: clock}
+	return &Frames{r: bufio.NewReaderSize(r, readSize), clock: clock}
 }
 
 // Next returns the next event that has a data line. io.EOF is the clean end;
