@@ -677,6 +677,7 @@ func TestRedactorKnowsForms(t *testing.T) {
 		"-----BEGIN KEY-----\n  ab/c+d==\n  -----END KEY-----":       "[secret PEM]",
 		`{"q":"a\"quoted\\secret"}`:                                  `{"q":"[secret Q]"}`,
 		"?q=a%22quoted%5Csecret&x":                                   "?q=[secret Q]&x",
+		`cut here: a"quoted\se…`:                                     "cut here: [secret Q]…",
 		"nothing":                                                    "nothing",
 	} {
 		if got := r(text); got != want {
@@ -742,4 +743,34 @@ func TestStoppedSupervisor(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone(t, ps)
+}
+
+// Whatever a server prints is bounded, valid UTF-8, and shows no secret.
+func FuzzLog(f *testing.F) {
+	const secret = "sk-0123456789abcdef"
+	for _, text := range []string{
+		"plain\n", "key " + secret + "\n", secret[:9] + "\n  " + secret[9:] + "\n", secret[:5] + "\x1b[0m" + secret[5:], "\r\r\n\xff\xfe\x00\x1b]0;title\a",
+		strings.Repeat("é", 3000), "50%\r100%\n" + secret[:12], "\x1b[" + secret, "…" + secret[:10] + "…",
+	} {
+		f.Add(text, 3)
+	}
+	path := filepath.Join(f.TempDir(), "log")
+	l := logFile{path: path, redact: Redactor(map[string]string{"KEY": secret})}
+	f.Fuzz(func(t *testing.T, text string, from int) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		lines := l.lines(int64(max(from, 0)), 50)
+		if len(lines) > 50 {
+			t.Errorf("%d lines", len(lines))
+		}
+		for _, line := range lines {
+			if len(line) > lineMax || !utf8.ValidString(line) || strings.ContainsAny(line, "\n\r\x00\x1b") {
+				t.Errorf("a line of %d bytes: %.200q", len(line), line)
+			}
+			if strings.Contains(line, secret) {
+				t.Errorf("a secret in %q", line)
+			}
+		}
+	})
 }

@@ -72,10 +72,11 @@ func (l logFile) lines(from int64, n int) []string {
 	raw := strings.Split(text, "\n")
 	raw = raw[max(0, len(raw)-n):]
 	for i, line := range raw {
-		raw[i] = cleanLine(line)
+		line = cleanLine(line)
 		if l.redact != nil { // a secret may have held what cleaning takes out
-			raw[i] = l.redact(raw[i])
+			line = l.redact(line)
 		}
+		raw[i] = cutLine(line)
 	}
 	return raw
 }
@@ -103,12 +104,16 @@ func cleanLine(line string) string {
 	line = line[strings.LastIndexByte(line, '\r')+1:]
 	line = strings.ToValidUTF8(line, "�")
 	line = terminal.ReplaceAllString(line, "")
-	line = strings.Map(func(r rune) rune {
+	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\t' || r == 0x7f {
 			return -1
 		}
 		return r
 	}, line)
+}
+
+// cutLine takes what is too much out of the middle.
+func cutLine(line string) string {
 	if len(line) <= lineMax {
 		return line
 	}
@@ -158,9 +163,13 @@ func Redactor(secrets map[string]string) func(string) string {
 			if len(s.value) >= 8 && utf8.ValidString(s.value) && strings.Contains(solid, strings.Join(strings.Fields(s.value), "")) {
 				text = wrapped(s.value).ReplaceAllLiteralString(text, "[secret "+s.name+"]")
 			}
-			for n := min(len(s.value)-1, len(text)); n >= 8; n-- {
-				if strings.HasSuffix(text, s.value[:n]) {
-					text = text[:len(text)-n] + "[secret " + s.name + "]"
+			head, more := text, ""
+			if strings.HasSuffix(text, "…") { // it was cut here
+				head, more = strings.TrimSuffix(text, "…"), "…"
+			}
+			for n := min(len(s.value)-1, len(head)); n >= 8; n-- {
+				if strings.HasSuffix(head, s.value[:n]) {
+					text = head[:len(head)-n] + "[secret " + s.name + "]" + more
 					break
 				}
 			}

@@ -138,6 +138,9 @@ var (
 		`scheduler hit an exception`, `enginecore encountered an issue`, `enginedeaderror`, `model runner has unexpectedly stopped`,
 		`traceback \(most recent call last\)`, `llama-server process has terminated`, `engine (process )?is (dead|gone)`,
 	)
+	childText = regexps( // Ollama, whose own process lives on and starts another
+		`model runner has unexpectedly stopped`, `llama-server process has terminated`, `error was encountered while running the model`,
+	)
 	contextText = regexps(
 		`context length`, `exceed_context_size_error`, `exceeds the available context size`, `max_model_len`,
 		`longer than the model's context`, `exceeds the maximum allowed length`, `longer than the context`, `context window`,
@@ -211,6 +214,7 @@ var table = []group{
 	{pick: earliest, when: (*Observation).down, rules: []rule{
 		{signature: "engine-dead", kind: Crash, scope: Server, log: deadEngine, body: deadEngine},
 	}},
+	{rules: []rule{{signature: "engine-dead", kind: Crash, scope: Server, transport: []Transport{HTTP, ErrorEvent}, body: childText}}},
 	// An end without words. A server that sends itself SIGINT (TensorRT-LLM) or
 	// ends with code 0 (vLLM) has crashed; KILL, TERM and HUP come from outside.
 	{when: (*Observation).died, rules: []rule{
