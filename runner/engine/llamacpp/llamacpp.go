@@ -198,7 +198,7 @@ func (Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (eng
 
 // completion is the body of POST /completion.
 type completion struct {
-	Prompt       any     `json:"prompt"` // ids, or text
+	Prompt       any     `json:"prompt,omitempty"` // ids, or text
 	NPredict     int     `json:"n_predict"`
 	Temperature  float64 `json:"temperature"`
 	IgnoreEOS    bool    `json:"ignore_eos"`
@@ -273,15 +273,15 @@ func (m *reply) pull(data []byte) bool {
 
 // Generate implements engine.Engine.
 func (Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request) event.Sample {
-	body := completion{Prompt: r.Text, NPredict: r.MaxTokens, IgnoreEOS: true, Stream: r.Stream, ReturnTokens: true, IDSlot: r.Slot, Fields: fields}
-	if r.IDs != nil {
-		body.Prompt = r.IDs
+	body := completion{NPredict: r.MaxTokens, IgnoreEOS: true, Stream: r.Stream, ReturnTokens: true, IDSlot: r.Slot, Fields: fields}
+	if r.IDs == nil {
+		body.Prompt = r.Text
 	}
 	if r.NoReuse {
 		body.CachePrompt = new(bool)
 	}
 	var p parser
-	return c.Exchange(ctx, r, "/completion", body, p.parse)
+	return c.Exchange(ctx, r, "/completion", engine.WithIDs{Fields: body, Name: "prompt", IDs: r.IDs}, p.parse)
 }
 
 type parser struct {

@@ -182,8 +182,12 @@ func (e Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request
 			return event.Sample{ContextRequested: len(r.IDs), TokensRequested: r.MaxTokens, Start: time.Now().UTC(),
 				Error: "http-error", Detail: err.Error(), Notes: notes(refused)}
 		}
-		p := parser{e.Metrics}
-		s := c.Exchange(ctx, r, path, body, p.parse)
+		p := parser{metrics: e.Metrics}
+		ids := r.IDs
+		if path == chat {
+			ids = nil
+		}
+		s := c.Exchange(ctx, r, path, engine.WithIDs{Fields: body, Name: "prompt", IDs: ids}, p.parse)
 		s.Notes = append(s.Notes, notes(refused)...)
 		field := withdraw(s, path, body)
 		if field == "" {
@@ -228,9 +232,7 @@ func request(r engine.Request, refused []string) (string, map[string]any, error)
 		return "", nil, errors.New("the server takes no token ids: it has only the chat route")
 	case path == chat:
 		body["messages"] = []any{map[string]any{"role": "user", "content": r.Text}}
-	case r.IDs != nil:
-		body["prompt"] = r.IDs
-	default:
+	case r.IDs == nil:
 		body["prompt"] = r.Text
 	}
 	for _, field := range refused {
@@ -308,19 +310,25 @@ type reply struct {
 	Message string `json:"message"`
 }
 
-// pull reads an event into an empty reply. Where it answers false,
+// pull reads an event into an empty reply, whose choices may have room. Where it answers false,
 // encoding/json has to.
 func (m *reply) pull(data []byte) bool {
 	r := pull.Of(data)
+	listed := false
 	for key := r.Object(); key != nil; key = r.Next() {
 		switch string(key) {
 		case "choices":
-			if m.Choices != nil { // a second list goes over the first, element by element
+			if listed { // a second list goes over the first, element by element
 				r.Refuse()
 			}
+			listed = true
 			for more := r.Array(); more; more = r.More() {
-				m.Choices = append(m.Choices, choice{})
-				m.Choices[len(m.Choices)-1].pull(&r)
+				c := choice{}
+				if n := len(m.Choices); n < cap(m.Choices) {
+					c.TokenIDs = m.Choices[:n+1][n].TokenIDs[:0]
+				}
+				c.pull(&r)
+				m.Choices = append(m.Choices, c)
 			}
 		case "usage":
 			if r.Null() {
@@ -410,16 +418,18 @@ func (u *usage) pull(r *pull.Reader) {
 
 type parser struct {
 	metrics func(json.RawMessage, *event.Sample)
+	room    []choice // for those of an event
 }
 
-func (p parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
-	var m reply
+func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
+	m := reply{Choices: p.room}
 	if !m.pull(data) {
 		m = reply{}
 		if err := json.Unmarshal(data, &m); err != nil {
 			return engine.Part{}, err
 		}
 	}
+	p.room = m.Choices[:0]
 	if len(m.Error) > 0 && string(m.Error) != "null" || m.Object == "error" {
 		failed := engine.ErrorMessage(data)
 		if failed == "" {

@@ -46,7 +46,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var p parser
+		p := new(parser)
 		var s event.Sample
 		p.parse(data, &s)
 		for _, n := range []*int64{s.PromptTokens, s.CompletionTokens, s.CachedTokens} {

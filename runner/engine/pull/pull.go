@@ -308,26 +308,29 @@ func (r *Reader) key() []byte {
 		r.bad = true
 		return nil
 	}
-	r.i++
-	for start := r.i; r.i < len(r.b); r.i++ {
-		switch c := r.b[r.i]; {
-		case c >= 'a' && c <= 'z', c >= '0' && c <= '9', c == '_', c == '.', c == '-':
-		case c == '"':
-			key := r.b[start:r.i]
-			r.i++
-			r.colon()
-			if r.bad {
-				return nil
-			}
-			return key
-		default:
-			r.bad = true
-			return nil
-		}
+	start := r.i + 1
+	end := start
+	for end < len(r.b) && lower[r.b[end]] {
+		end++
 	}
-	r.bad = true
-	return nil
+	if end == len(r.b) || r.b[end] != '"' {
+		r.bad = true
+		return nil
+	}
+	r.i = end + 1
+	if r.colon(); r.bad {
+		return nil
+	}
+	return r.b[start:end]
 }
+
+// lower are the bytes of a key that no other key equals but for case.
+var lower = func() (t [256]bool) {
+	for _, c := range []byte("abcdefghijklmnopqrstuvwxyz0123456789_.-") {
+		t[c] = true
+	}
+	return t
+}()
 
 // plain are the bytes that stand for themselves in a string.
 var plain = func() (t [256]bool) {

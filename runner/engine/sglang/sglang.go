@@ -289,14 +289,14 @@ func (m *meta) pull(r *pull.Reader) {
 // Generate implements engine.Engine.
 func (e Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request) event.Sample {
 	body := generate{
-		InputIDs: r.IDs, Text: r.Text, Stream: r.Stream,
+		Text: r.Text, Stream: r.Stream,
 		Sampling: sampling{MaxNewTokens: r.MaxTokens, IgnoreEOS: true},
 	}
 	if r.NoReuse {
 		body.ExtraKey = r.Salt
 	}
 	var p parser
-	return c.Exchange(ctx, r, "/generate", body, p.parse)
+	return c.Exchange(ctx, r, "/generate", engine.WithIDs{Fields: body, Name: "input_ids", IDs: r.IDs}, p.parse)
 }
 
 // parser turns events that hold everything so far, or only what is new, into
