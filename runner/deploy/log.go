@@ -151,6 +151,9 @@ func Redactor(secrets map[string]string) func(string) string {
 	slices.SortFunc(all, func(a, b secret) int {
 		return cmp.Or(len(b.value)-len(a.value), strings.Compare(a.name, b.name), strings.Compare(a.value, b.value))
 	})
+	if len(all) == 0 {
+		return func(text string) string { return text }
+	}
 	var pairs []string
 	for _, s := range all {
 		pairs = append(pairs, s.value, "[secret "+s.name+"]")
