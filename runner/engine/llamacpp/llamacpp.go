@@ -285,19 +285,19 @@ func (Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request) 
 }
 
 type parser struct {
-	room    []int32 // for the ids of an event
+	m       reply // of the event, and room for the ids of the next
 	counted int64
 }
 
 func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
-	m := reply{Tokens: p.room}
+	m := &p.m
+	*m = reply{Tokens: m.Tokens[:0]}
 	if !m.pull(data) {
-		m = reply{}
-		if err := json.Unmarshal(data, &m); err != nil {
+		*m = reply{}
+		if err := json.Unmarshal(data, m); err != nil {
 			return engine.Part{}, err
 		}
 	}
-	p.room = m.Tokens[:0]
 	if len(m.Error) > 0 && string(m.Error) != "null" {
 		return engine.Part{Failed: engine.ErrorMessage(data)}, nil
 	}

@@ -323,12 +323,11 @@ func (m *reply) pull(data []byte) bool {
 			}
 			listed = true
 			for more := r.Array(); more; more = r.More() {
-				c := choice{}
-				if n := len(m.Choices); n < cap(m.Choices) {
-					c.TokenIDs = m.Choices[:n+1][n].TokenIDs[:0]
-				}
+				n := len(m.Choices)
+				m.Choices = slices.Grow(m.Choices, 1)[:n+1]
+				c := &m.Choices[n]
+				*c = choice{TokenIDs: c.TokenIDs[:0]}
 				c.pull(&r)
-				m.Choices = append(m.Choices, c)
 			}
 		case "usage":
 			if r.Null() {
@@ -418,18 +417,18 @@ func (u *usage) pull(r *pull.Reader) {
 
 type parser struct {
 	metrics func(json.RawMessage, *event.Sample)
-	room    []choice // for those of an event
+	m       reply // of the event, and room for the next
 }
 
 func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
-	m := reply{Choices: p.room}
+	m := &p.m
+	*m = reply{Choices: m.Choices[:0]}
 	if !m.pull(data) {
-		m = reply{}
-		if err := json.Unmarshal(data, &m); err != nil {
+		*m = reply{}
+		if err := json.Unmarshal(data, m); err != nil {
 			return engine.Part{}, err
 		}
 	}
-	p.room = m.Choices[:0]
 	if len(m.Error) > 0 && string(m.Error) != "null" || m.Object == "error" {
 		failed := engine.ErrorMessage(data)
 		if failed == "" {

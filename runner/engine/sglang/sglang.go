@@ -304,21 +304,21 @@ func (e Engine) Generate(ctx context.Context, c *engine.Client, r engine.Request
 // are as many as all tokens or as the new ones. Text, which no count describes,
 // is everything so far if it continues the text before.
 type parser struct {
-	room    []int32 // for the ids of an event
+	m       reply // of the event, and room for the ids of the next
 	ids     engine.Pieces[int32]
 	text    engine.Pieces[byte]
 	counted int64
 }
 
 func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
-	m := reply{OutputIDs: p.room}
+	m := &p.m
+	*m = reply{OutputIDs: m.OutputIDs[:0]}
 	if !m.pull(data) {
-		m = reply{}
-		if err := json.Unmarshal(data, &m); err != nil {
+		*m = reply{}
+		if err := json.Unmarshal(data, m); err != nil {
 			return engine.Part{}, err
 		}
 	}
-	p.room = m.OutputIDs[:0]
 	if len(m.Error) > 0 && string(m.Error) != "null" {
 		return engine.Part{Failed: engine.ErrorMessage(data)}, nil
 	}
