@@ -81,10 +81,13 @@ type Parse func(data []byte, s *event.Sample) (Part, error)
 
 // Count keeps a count that the server reports; nil and negative ones are none.
 func Count(to **int64, reported *int64) {
-	if reported != nil && *reported >= 0 {
-		n := *reported
-		*to = &n
+	if reported == nil || *reported < 0 {
+		return
 	}
+	if *to == nil {
+		*to = new(int64)
+	}
+	**to = *reported
 }
 
 // WithIDs is a body: the JSON object Fields, which has at least one, and the list
@@ -118,7 +121,7 @@ func (w WithIDs) json() ([]byte, error) {
 // and stops at the last byte read. It decides how the answer ended; what the
 // events mean is parse's business. "[DONE]" never reaches parse.
 func (c *Client) Exchange(ctx context.Context, r Request, path string, body any, parse Parse) event.Sample {
-	x := &exchange{c: c, r: r, parse: parse, ids: sha256.New(), text: sha256.New()}
+	x := &exchange{c: c, r: r, parse: parse}
 	x.s = event.Sample{ContextRequested: len(r.IDs), TokensRequested: r.MaxTokens, Start: time.Now().UTC()}
 	w, is := body.(WithIDs)
 	if !is {
@@ -147,7 +150,7 @@ type exchange struct {
 	armed    string        // the limit that the connection's deadline stands for
 	armedFor time.Duration // its length
 
-	ids, text   hash.Hash
+	ids, text   digest
 	nIDs, nText int64
 	tokens      int64 // summed over chunks, as far as known
 	unknown     bool  // a chunk's number of tokens is not known
@@ -364,13 +367,13 @@ func (x *exchange) take(p Part) {
 		x.tokens += int64(p.Tokens)
 	}
 	for _, id := range p.IDs {
-		var b [4]byte
-		binary.LittleEndian.PutUint32(b[:], uint32(id))
-		x.ids.Write(b[:])
+		x.ids.room = binary.LittleEndian.AppendUint32(x.ids.room, uint32(id))
 	}
 	x.nIDs += int64(len(p.IDs))
-	io.WriteString(x.text, p.Text)
+	x.ids.gather()
+	x.text.room = append(x.text.room, p.Text...)
 	x.nText += int64(len(p.Text))
+	x.text.gather()
 	if x.r.KeepOutput {
 		x.s.OutputIDs = append(x.s.OutputIDs, p.IDs[:min(len(p.IDs), maxOutputIDs-len(x.s.OutputIDs))]...)
 		x.s.OutputText += p.Text[:min(len(p.Text), maxOutputText-len(x.s.OutputText))]
@@ -479,16 +482,38 @@ func (x *exchange) finish() {
 	if x.unknown {
 		x.s.ChunkTokens = nil
 	}
-	var h hash.Hash
 	switch {
 	case x.nIDs > 0 && (x.s.CompletionTokens == nil || x.nIDs == *x.s.CompletionTokens):
-		h = x.ids
+		x.s.OutputSHA256 = x.ids.sum()
 	case x.nText > 0:
-		h = x.text
-	default:
+		x.s.OutputSHA256 = x.text.sum()
+	}
+}
+
+// digest is a SHA-256 of what passes through room.
+type digest struct {
+	hash hash.Hash
+	room []byte
+}
+
+// gather empties a room that is worth hashing.
+func (d *digest) gather() {
+	if len(d.room) < 1<<10 {
 		return
 	}
-	x.s.OutputSHA256 = hex.EncodeToString(h.Sum(nil))
+	if d.hash == nil {
+		d.hash = sha256.New()
+	}
+	d.hash.Write(d.room)
+	d.room = d.room[:0]
+}
+
+func (d *digest) sum() string {
+	if d.hash == nil {
+		d.hash = sha256.New()
+	}
+	d.hash.Write(d.room)
+	return hex.EncodeToString(d.hash.Sum(nil))
 }
 
 // burst is the time within which something on the way must have held back

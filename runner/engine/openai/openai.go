@@ -306,8 +306,8 @@ type reply struct {
 	Error   json.RawMessage `json:"error"`
 
 	// older vLLM and SGLang: the error's keys at the top
-	Object  string `json:"object"`
-	Message string `json:"message"`
+	Object  json.RawMessage `json:"object"`
+	Message string          `json:"message"`
 }
 
 // pull reads an event into an empty reply, whose choices may have room. Where it answers false,
@@ -343,7 +343,7 @@ func (m *reply) pull(data []byte) bool {
 		case "error":
 			r.Raw(&m.Error)
 		case "object":
-			r.String(&m.Object)
+			r.Raw(&m.Object)
 		case "message":
 			r.String(&m.Message)
 		default:
@@ -429,7 +429,7 @@ func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 			return engine.Part{}, err
 		}
 	}
-	if len(m.Error) > 0 && string(m.Error) != "null" || m.Object == "error" {
+	if len(m.Error) > 0 && string(m.Error) != "null" || string(m.Object) == `"error"` {
 		failed := engine.ErrorMessage(data)
 		if failed == "" {
 			failed = "an error without a message"

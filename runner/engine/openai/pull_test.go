@@ -22,7 +22,7 @@ func FuzzPull(f *testing.F) {
 		f.Add([]byte(e))
 	}
 	same := func(m *reply) {
-		m.Error, m.Metrics = bytes.TrimSpace(m.Error), bytes.TrimSpace(m.Metrics)
+		m.Error, m.Metrics, m.Object = bytes.TrimSpace(m.Error), bytes.TrimSpace(m.Metrics), bytes.TrimSpace(m.Object)
 		if len(m.Choices) == 0 {
 			m.Choices = nil
 		}
