@@ -109,15 +109,16 @@ func (c *clockConn) listen() {
 	}
 }
 
-// A stream whose arrivals are closer than this, so many in a row, is a flood: no
-// model that is known decodes a single answer at 20,000 steps a second, and a
+// A stream whose arrivals are closer than floodGap, so many in a row, is a flood:
+// no model that is known decodes a single answer at 20,000 steps a second, and a
 // server's last events of an answer are fewer.
 const (
 	floodGap   = 50 * time.Microsecond
 	floodReads = 32
+	floodPause = 200 * time.Microsecond
 )
 
-// flood lets a flood gather for floodGap between reads, since a read of its own
+// flood lets a flood gather for floodPause between reads, since a read of its own
 // for each event costs several times the event: the time of an arrival is then
 // late by at most that and what the machine adds to a sleep.
 type flood struct {
@@ -133,7 +134,7 @@ func (f *flood) arrived(at time.Duration) {
 		f.since = at
 		return
 	}
-	pause := syscall.NsecToTimespec(int64(floodGap)) // time.Sleep takes a millisecond
+	pause := syscall.NsecToTimespec(int64(floodPause)) // time.Sleep takes a millisecond
 	syscall.Nanosleep(&pause, nil)
 	f.since = time.Since(epoch)
 }
