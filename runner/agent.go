@@ -176,7 +176,10 @@ func (a *Agent) variant(ctx context.Context, name string, left int) error {
 		}
 		err = a.measure(ctx, l)
 		left, endErr := l.end(ctx, a)
-		if err = errors.Join(err, endErr); err != nil {
+		if endErr != nil { // that outweighs the rest
+			return endErr
+		}
+		if err != nil {
 			return a.budgetOver(name, err)
 		}
 		if left != nil {

@@ -38,7 +38,7 @@ const (
 	frontWait   = 15 * time.Second       // the same where something still answers with errors (vLLM's front ends itself after 5 s)
 	stopWait    = 60 * time.Second       // for the tree to be ended
 	leftWait    = 30 * time.Second       // for what is left of earlier lives to be gone
-	failureTail = 400                    // log lines that a classification looks at
+	failureTail = 20000                  // log lines that a classification looks at: dumps of many ranks follow the cause
 )
 
 // life is one life of a server, from launch to end. It is the method.Server of

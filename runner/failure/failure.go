@@ -395,6 +395,9 @@ func (s *scan) finding(m match) Finding {
 	if o.died() || len(parts) == 0 {
 		add(o.exitWords())
 	}
+	if f.Kind == Killed && o.Exit.signal() == "SIGKILL" {
+		add("nothing says why: want of host memory is the usual reason")
+	}
 	if m.line >= 0 && m.line < len(o.Log) {
 		if fit := fitting.FindStringSubmatch(s.lines[m.line].cased); fit != nil {
 			parts[0] = clean(parts[0], MaxLine-100)
