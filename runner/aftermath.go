@@ -160,7 +160,7 @@ func (l *life) aftermath(ctx context.Context, s *event.Sample) aftermath {
 		if err == nil && !l.ended() {
 			return alive
 		}
-		held := errors.Is(err, context.DeadlineExceeded)
+		held := errors.Is(err, context.DeadlineExceeded) || errors.Is(try.Err(), context.DeadlineExceeded)
 		if l.proc == nil {
 			if held {
 				return hung

@@ -296,32 +296,39 @@ func TestC20WhatKindOfMemoryFailure(t *testing.T) {
 func TestC20HungServer(t *testing.T) {
 	t.Parallel()
 	const short = "TWOPOINT_TEST_NO_TOKEN=1s"
-	for name, then := range map[string]string{
-		"no answer": `{"life": {"hang": true}}`,
-		"comments":  `{"stream": {"stall": 3, "comments": true}, "life": {}}`,
+	for name, c := range map[string]struct {
+		engine, then, kind string
+		lives              int
+	}{
+		"no answer":                {"sglang", `{"life": {"hang": true}}`, "hang", 2},
+		"no answer, vllm":          {"vllm", `{"life": {"hang": true}}`, "hang", 2},
+		"no answer, llamacpp":      {"llamacpp", `{"life": {"hang": true}}`, "hang", 2},
+		"comments, of one request": {"sglang", `{"stream": {"stall": 3, "comments": true}}`, "timeout", 1},
+		"comments, before a token": {"vllm", `{"stream": {"stall": -1, "comments": true}}`, "timeout", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := measure(t, experiment("servers: s: "+managed(t, "sglang", after(2000, then), ""), `sweep: context: [1000, 2000, 3000]`, quick), short)
-			want, lives := "1000 measured, 2000 failed hang, 3000 measured", 2
-			if name == "comments" { // only this request hangs
-				want, lives = "1000 measured, 2000 failed timeout, 3000 measured", 1
-			}
+			o := measure(t, experiment("servers: s: "+managed(t, c.engine, after(2000, c.then), ""), `sweep: context: [1000, 2000, 3000]`, quick), short)
+			want, lives := "1000 measured, 2000 failed "+c.kind+", 3000 measured", c.lives
 			o.became(t, "s", want)
 			if got := o.lives("s"); len(got) != lives || got[0].LimitNoTokenS == nil || *got[0].LimitNoTokenS != 1 || got[0].Expected == nil || !*got[0].Expected {
 				t.Errorf("lives: %v", got)
 			}
 		})
 	}
-	t.Run("not ours", func(t *testing.T) {
-		t.Parallel()
-		_, url := standin.Open(t, after(2000, `{"life": {"hang": true}}`))
-		o := measure(t, spec(url, "sglang", quick+"\n\tsweep: context: [1000, 2000, 3000]"), short)
-		o.became(t, "s", "1000 failed hang, 2000 failed hang, 3000 failed hang") // a point needs more than the one pair that 1000 had
-		if p := o.point(t, "s/3000/1"); !strings.Contains(p.FailureMessage, "did not start this server") {
-			t.Errorf("%s", p.FailureMessage)
-		}
-	})
+	for _, engine := range []string{"sglang", "openai"} {
+		t.Run("not ours, "+engine, func(t *testing.T) {
+			t.Parallel()
+			s := after(2000, `{"life": {"hang": true}}`)
+			s.Face = engine
+			_, url := standin.Open(t, s)
+			o := measure(t, spec(url, engine, quick+"\n\tsweep: context: [1000, 2000, 3000]"), short)
+			o.became(t, "s", "1000 failed hang, 2000 failed hang, 3000 failed hang") // a point needs more than the one pair that 1000 had
+			if p := o.point(t, "s/3000/1"); !strings.Contains(p.FailureMessage, "did not start this server") {
+				t.Errorf("%s", p.FailureMessage)
+			}
+		})
+	}
 }
 
 func TestC22SlowLoad(t *testing.T) {
