@@ -6,7 +6,7 @@ BIN     := bin/twopoint
 REAL    := .real
 export CGO_ENABLED ?= 0
 
-.PHONY: help build demo test test-real real check vuln bench fuzz golden clean
+.PHONY: help build demo test test-real real check vuln bench bench-client fuzz golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -39,6 +39,11 @@ vuln: ## known vulnerabilities that the binary can reach (govulncheck, into .rea
 
 bench: ## benchmarks, as text that benchstat reads
 	$(GO) test -run '^$$' -bench . -benchtime 1s -count 3 ./schema/plan/... ./runner/... ./kernels/... ./results/...
+
+bench-client: ## CPU time of the client a token and a request, beside others' clients (installed into .real)
+	@test/peers/setup.sh
+	@$(GO) build -o bin/clientbench ./test/clientbench
+	@bin/clientbench
 
 fuzz: ## every fuzz target for FUZZTIME (default 60s)
 	@for pkg in $$($(GO) list ./...); do \
