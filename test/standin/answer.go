@@ -73,12 +73,16 @@ func (s *Server) read(r *http.Request) *ask {
 	a.max = whole(b["max_tokens"]) + whole(b["max_completion_tokens"]) + whole(b["n_predict"])
 	a.wantIDs, _ = b["return_token_ids"].(bool)
 	_, a.usage = b["stream_options"]
-	a.space, _ = b["cache_salt"].(string)
-	if key, ok := b["extra_key"].(string); ok {
-		a.space = key
-	}
-	if reuse, set := b["cache_prompt"].(bool); set {
-		a.noReuse = !reuse
+	switch s.script.Face {
+	case "sglang":
+		if a.space, _ = b["extra_key"].(string); a.space == "" {
+			a.space, _ = b["cache_salt"].(string)
+		}
+	case "vllm":
+		a.space, _ = b["cache_salt"].(string)
+	case "llamacpp":
+		reuse, set := b["cache_prompt"].(bool)
+		a.noReuse = set && !reuse
 	}
 	if messages, ok := b["messages"].([]any); ok && len(messages) > 0 {
 		a.chat = true
@@ -379,7 +383,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, a *ask, rec *Req
 		switch {
 		case lines:
 			p.send(raw + eol)
-		case st.TwoLines && count == 2: // JSON may be broken at a comma
+		case st.TwoLines && count == 2 && strings.Contains(raw, ","): // JSON may be broken at a comma
 			head, tail, _ := strings.Cut(raw, ",")
 			p.send(or(st.Field, "data: ") + head + "," + eol + or(st.Field, "data: ") + tail + eol + eol)
 		default:
