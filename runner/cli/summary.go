@@ -228,17 +228,21 @@ func doubts(t *table.Tables) []string {
 	return out
 }
 
-// pointDoubts are the doubts about points that have a value: one line a doubt,
-// with the points that it concerns and the numbers behind it at the first.
+// pointDoubts are the doubts about points that have a value, and what the output
+// gate found whatever they have: one line a doubt, with the points that it
+// concerns and the numbers behind it at the first.
 func pointDoubts(points []table.PointRow) []string {
 	var order []string
 	keys, details := map[string][]string{}, map[string]string{}
 	for _, p := range points {
-		if p.Status != stat.OK || p.Doubts == "" {
+		if p.Doubts == "" {
 			continue
 		}
 		lines := strings.Split(p.DoubtDetail, "\n")
 		for i, code := range strings.Split(p.Doubts, ",") {
+			if p.Status != stat.OK && (!strings.HasPrefix(code, "gate_") || code == p.Reason) {
+				continue
+			}
 			if keys[code] == nil {
 				order = append(order, code)
 				if i < len(lines) {
