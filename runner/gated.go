@@ -47,8 +47,7 @@ type asked struct{ *life }
 
 // Ask implements gate.Server.
 func (l asked) Ask(ctx context.Context, p prompt.Prompt, tokens int, reuse bool) event.Sample {
-	s := l.generate(ctx, method.Request{Prompt: p, MaxTokens: tokens, Reuse: reuse}, true)
-	return s
+	return l.generate(ctx, method.Request{Prompt: p, MaxTokens: tokens, Reuse: reuse}, true)
 }
 
 // Prompts implements gate.Server.

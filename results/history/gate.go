@@ -21,19 +21,30 @@ type checks struct {
 	attempts int         // begun
 }
 
-func (h *History) checks(variant string, context int) *checks {
-	k := gated{variant, context}
+// checks are those of a point, kept from the first time on.
+func (h *History) checks(p *Point) *checks {
+	k := gated{p.Variant, p.Context}
 	if h.gates[k] == nil {
 		h.gates[k] = &checks{}
 	}
 	return h.gates[k]
 }
 
+// answered is what a variant answered to its checks at a context; nil: nothing.
+func (h *History) answered(variant string, context int) *event.Gate {
+	if c := h.gates[gated{variant, context}]; c != nil {
+		return c.result
+	}
+	return nil
+}
+
 // GateDue tells whether the spec asks for output checks of the point's variant
 // and context that have no result yet, and the number of the attempt at them.
 func (p *Point) GateDue() (due bool, attempt int) {
-	c := p.history.checks(p.Variant, p.Context)
-	return p.history.Plan.Gate != nil && c.result == nil, c.attempts + 1
+	if c := p.history.gates[gated{p.Variant, p.Context}]; c != nil {
+		attempt = c.attempts
+	}
+	return p.history.Plan.Gate != nil && p.history.answered(p.Variant, p.Context) == nil, attempt + 1
 }
 
 // Gate is what the output checks say of the point: nil where none is asked for,
@@ -43,7 +54,7 @@ func (p *Point) Gate() *stat.Gated {
 	if h.Plan.Gate == nil || p.Stop == "" {
 		return nil
 	}
-	g := stat.Gate(*h.Plan.Gate, h.checks(p.Variant, p.Context).result, h.checks(h.Plan.Baseline, p.Context).result, p.Variant == h.Plan.Baseline)
+	g := stat.Gate(*h.Plan.Gate, h.answered(p.Variant, p.Context), h.answered(h.Plan.Baseline, p.Context), p.Variant == h.Plan.Baseline)
 	return &g
 }
 

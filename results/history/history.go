@@ -261,7 +261,7 @@ func (p *Point) sample(s *event.Sample) {
 		p.PrimeS = max(p.PrimeS, *s.TTFTS)
 		return
 	case s.Role == event.RoleGate:
-		c := p.history.checks(p.Variant, p.Context)
+		c := p.history.checks(p)
 		c.attempts = max(c.attempts, s.Attempt)
 		return
 	case s.Role == event.RolePrime, s.Role == event.RoleSettle:
@@ -305,7 +305,7 @@ func (p *Point) step(e event.Point) {
 	case "done":
 		p.Stop = cmp.Or(e.Stop, "done")
 	case "gate":
-		if c := p.history.checks(p.Variant, p.Context); c.result == nil {
+		if c := p.history.checks(p); c.result == nil {
 			c.result = e.Gate
 		}
 	case "retry": // what went wrong is forgotten, what was measured is not
