@@ -75,7 +75,7 @@ func TestC03ResetRouteMissing(t *testing.T) {
 		t.Parallel()
 		// Neither a nonce nor a salt keeps prompts apart: only a flush could, and it reaches one worker.
 		_, url := standin.Open(t, standin.Script{Face: "vllm", Cache: standin.Cache{Workers: 2}, Answer: standin.Answer{Refuse: []string{"cache_salt"}}})
-		o := measure(t, spec(url, "openai", quick+"\n\tprompt: nonce: false"))
+		o := measure(t, spec(url, "openai", strings.Replace(quick, "a: 1", `settle: "none", a: 1`, 1)+"\n\tprompt: nonce: false"))
 		o.status(t, "s/1000/1", "invalid", "cache_hit")
 	})
 }
