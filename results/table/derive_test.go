@@ -662,3 +662,27 @@ func BenchmarkTables(b *testing.B) {
 		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/100, "µs/point")
 	})
 }
+
+// TestC58WallClock: a wall clock that is set back in the middle of a run changes no
+// figure, for none is computed from it.
+func TestC58WallClock(t *testing.T) {
+	r, want := eventful(t)
+	var events []event.Event
+	for i, e := range r.Events {
+		if i > len(r.Events)/2 {
+			e.Time = e.Time.Add(-300 * time.Millisecond)
+			if e.Sample != nil {
+				s := *e.Sample
+				s.Start = s.Start.Add(-300 * time.Millisecond)
+				e.Sample = &s
+			}
+		}
+		events = append(events, e)
+	}
+	got := Derive(r.ID, history.New(r.Plan, events), environment())
+	for name, pair := range map[string][2]any{"points": {got.Points, want.Points}, "repeats": {got.Repeats, want.Repeats}, "fits": {got.Fits, want.Fits}} {
+		if !reflect.DeepEqual(pair[0], pair[1]) {
+			t.Errorf("%s depend on the wall clock", name)
+		}
+	}
+}
