@@ -94,7 +94,7 @@ func (a *Agent) close(p *history.Point, life string) error {
 
 // visit measures one pair at a point, preceded by a warm-up pair where this
 // life has not seen the point yet, and by pilots where its budgets are not
-// fixed.
+// fixed or answers do not stream.
 func (a *Agent) visit(ctx context.Context, l *life, p *history.Point, fresh bool) error {
 	asked := a.Order.Plan.Method.Legs()
 	pa, pb := a.pilotBudgets(l, p)
@@ -104,7 +104,7 @@ func (a *Agent) visit(ctx context.Context, l *life, p *history.Point, fresh bool
 		}
 	}
 	if p.Sized == nil {
-		if asked.B == 0 {
+		if asked.B == 0 || l.info.CountsWhole { // without a stream only pilots tell what to expect
 			for range plan.PilotPairs {
 				if ok, err := a.pair(ctx, l, p, event.RolePilot, pa, pb); !ok {
 					return err

@@ -29,7 +29,8 @@ type Bounds struct {
 // two cold two-point pairs a deployment are added, at its shortest and longest
 // context.
 //
-// A server that we do not start has one deployment whatever D is. Requests that
+// Pilots of a server whose answers turn out not to stream are not counted where b
+// is given. A server that we do not start has one deployment whatever D is. Requests that
 // wait for readiness, gates and hang probes are not counted.
 type Cost struct {
 	Points       int    `json:"points"`
