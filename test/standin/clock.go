@@ -66,6 +66,9 @@ func (c *clock) of(s Clock, prompt, cached, n int) times {
 		drift = math.Min(drift, s.DriftMost)
 	}
 	c.count++
+	if s.ColdStepS > 0 && cached == 0 {
+		s.StepS = s.ColdStepS
+	}
 	step := (s.StepS + s.StepPerContextS*float64(prompt)) * (1 + drift)
 	for left := n - 1; left > 0; left -= s.TokensPerStep {
 		t.stepS = append(t.stepS, math.Max(0, step+s.StepJitterS*c.rng.NormFloat64()))

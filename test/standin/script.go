@@ -51,6 +51,7 @@ type Clock struct {
 	PrefillTokS     float64 `json:"prefill_tok_s,omitempty"` // 0: 10,000
 	StepS           float64 `json:"step_s,omitempty"`        // 0: 0.020
 	StepPerContextS float64 `json:"step_per_context_s,omitempty"`
+	ColdStepS       float64 `json:"cold_step_s,omitempty"`     // in the place of StepS for a prompt that was not cached; 0: StepS
 	TokensPerStep   int     `json:"tokens_per_step,omitempty"` // speculation; 0: 1
 
 	Seed           uint64  `json:"seed,omitempty"`
