@@ -131,8 +131,8 @@ func TestC05FlushMakesTheNextRequestSlow(t *testing.T) {
 			// Both legs pay: decode is right and prefill holds the cost, as it is.
 			for key, want := range map[string]float64{"s/1000/1": 1667, "s/8000/1": 6154} {
 				p := o.status(t, key, "ok", "")
-				near(t, key+" decode_tok_s", p.DecodeTokS, 50)
-				near(t, key+" prefill_tok_s", p.PrefillTokS, want)
+				near(t, key+" decode_tok_s", p.DecodeTokS, 50, p.DecodeTokSLo, p.DecodeTokSHi)
+				near(t, key+" prefill_tok_s", p.PrefillTokS, want, p.PrefillTokSLo, p.PrefillTokSHi)
 			}
 		}},
 	} {

@@ -66,11 +66,11 @@ func TestC08OneChunkIsNotOneToken(t *testing.T) {
 				_, url := standin.Open(t, script(face))
 				o := measure(t, spec(url, face, fmt.Sprintf(`method: two_point: {a: 1, b: %d, warmup: false, repeats: {min: 3, max: 3, target: 0.5}}`, c.b)))
 				p := o.status(t, "s/1000/1", "ok", "")
-				near(t, "decode_tok_s", p.DecodeTokS, c.tokS)
+				near(t, "decode_tok_s", p.DecodeTokS, c.tokS, p.DecodeTokSLo, p.DecodeTokSHi)
 				if has(p.Doubts, "few_steps") != c.doubt {
 					t.Errorf("doubts %s: %s", p.Doubts, p.DoubtDetail)
 				}
-				near(t, "s_per_step", p.SPerStep, 0.060)
+				near(t, "s_per_step", p.SPerStep, 0.060, p.SPerStepLo, p.SPerStepHi)
 				near(t, "accept_length", p.AcceptLength, c.tokS*0.060)
 			})
 		}
@@ -83,8 +83,8 @@ func TestC08OneChunkIsNotOneToken(t *testing.T) {
 		if p.A == nil || *p.A != 33 || *p.B < 129 {
 			t.Errorf("a %v, b %v", p.A, p.B)
 		}
-		near(t, "s_per_step", p.SPerStep, 0.060)
-		near(t, "decode_tok_s", p.DecodeTokS, 66.7)
+		near(t, "s_per_step", p.SPerStep, 0.060, p.SPerStepLo, p.SPerStepHi)
+		near(t, "decode_tok_s", p.DecodeTokS, 66.7, p.DecodeTokSLo, p.DecodeTokSHi)
 	})
 }
 
@@ -145,7 +145,7 @@ func TestC10TheFirstVisibleWordIsNotTheFirstToken(t *testing.T) {
 			_, url := standin.Open(t, standin.Script{Face: "openai", Stream: standin.Stream{Reasoning: field}, Answer: standin.Answer{NoRoute: []string{"/v1/completions"}}})
 			o := measure(t, spec(url, "openai", reported))
 			p := o.ok(t, "s/1000/1")
-			near(t, "ttft_s", p.TTFTS, 0.1)
+			near(t, "ttft_s", p.TTFTS, 0.1, p.TTFTSLo, p.TTFTSHi)
 		})
 	}
 }
@@ -155,7 +155,7 @@ func TestC11TheFirstEventIsNotAToken(t *testing.T) {
 	_, url := standin.Open(t, standin.Script{Face: "vllm", Stream: standin.Stream{EmptyRole: true}})
 	o := measure(t, spec(url, "openai", quick))
 	p := o.ok(t, "s/1000/1")
-	near(t, "ttft_s", p.TTFTS, 0.1)
+	near(t, "ttft_s", p.TTFTS, 0.1, p.TTFTSLo, p.TTFTSHi)
 	for _, s := range o.samples("s/1000/1", "measure", "b") {
 		if *s.CompletionTokens != 17 || len(s.ChunkS) != 17 {
 			t.Errorf("%d tokens in %d chunks", *s.CompletionTokens, len(s.ChunkS))

@@ -245,7 +245,7 @@ func TestC31AProxyCollectsTheStream(t *testing.T) {
 				t.Errorf("doubts %s; TTFT %v, ITL %v, TPOT %v, in-stream %v", p.Doubts, p.TTFTS, p.ITLS, p.TPOTS, p.DecodeStream)
 			}
 			if p.Status == "ok" {
-				near(t, "decode_tok_s", p.DecodeTokS, 50)
+				near(t, "decode_tok_s", p.DecodeTokS, 50, p.DecodeTokSLo, p.DecodeTokSHi)
 			}
 			for _, s := range o.samples("s/1000/1", "measure", "b") {
 				if !s.Buffered {

@@ -49,8 +49,8 @@ func TestC57FirstTimeAtANewShape(t *testing.T) {
 		_, url := standin.Open(t, standin.Script{Clock: standin.Clock{NewContextS: 0.5, ForgetOnFlush: true}})
 		o := measure(t, spec(url, "sglang", quick))
 		p := o.status(t, "s/1000/1", "ok", "")
-		near(t, "decode_tok_s", p.DecodeTokS, 50)
-		near(t, "prefill_s", p.PrefillS, 0.6)
+		near(t, "decode_tok_s", p.DecodeTokS, 50, p.DecodeTokSLo, p.DecodeTokSHi)
+		near(t, "prefill_s", p.PrefillS, 0.6, p.PrefillSLo, p.PrefillSHi)
 	})
 }
 

