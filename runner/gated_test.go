@@ -32,6 +32,7 @@ func (e answering) Ready(context.Context, *engine.Client, schema.Variant) error 
 }
 
 func (e answering) Generate(ctx context.Context, c *engine.Client, r engine.Request) event.Sample {
+	e.requests = new(int) // not shared by simultaneous requests
 	s := e.instant.Generate(ctx, c, r)
 	s.Began = began // simultaneous requests do begin together
 	switch {
