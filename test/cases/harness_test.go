@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -42,6 +43,8 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		product, server = filepath.Join(dir, "twopoint"), filepath.Join(dir, "standin")
+		flag.Parse()
+		flag.Set("test.parallel", "10") // these tests wait for scripted clocks
 		return m.Run()
 	}())
 }
