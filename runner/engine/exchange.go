@@ -15,6 +15,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -216,25 +217,52 @@ func (x *exchange) run(ctx context.Context, raw []byte) {
 	headerS := conn.lastS()
 	x.s.HeaderS, x.s.HTTPStatus = &headerS, resp.StatusCode
 
+	kind, packed := resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding")
+	if strings.EqualFold(packed, "identity") {
+		packed = ""
+	}
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		conn.room = maxHeader
-		b, _ := io.ReadAll(io.LimitReader(resp.Body, 32*maxExcerpt))
-		words := x.c.ServerWords(b)
-		if to := resp.Header.Get("Location"); to != "" {
-			words = "redirected to " + to + ", which is not followed"
-		}
-		x.fail(kindHTTP, wireHTTP, words)
+		x.fail(kindHTTP, wireHTTP, x.refusal(resp, packed))
 		x.s.TotalS = conn.lastS()
-	case streams(resp.Header.Get("Content-Type"), x.r.Stream):
+	case packed != "":
+		x.fail(kindBad, wireMalformed, fmt.Sprintf("the answer is compressed (%s) although that was not asked for: something on the way does that", packed))
+		x.s.TotalS = conn.lastS()
+	case strings.Contains(kind, "html"):
+		x.fail(kindBad, wireMalformed, "the answer is a page: "+x.excerpt(resp.Body))
+		x.s.TotalS = conn.lastS()
+	case streams(kind, x.r.Stream):
 		conn.room = maxStream
 		x.s.Streamed = true
-		x.stream(ctx, resp.Body, lines(resp.Header.Get("Content-Type")))
+		x.stream(ctx, resp.Body, lines(kind))
 	default:
 		conn.room = maxBody
 		x.whole(ctx, resp.Body)
 	}
 	x.finish()
+}
+
+// excerpt is the beginning of a body that is no answer.
+func (x *exchange) excerpt(body io.Reader) string {
+	x.conn.room = maxHeader
+	b, _ := io.ReadAll(io.LimitReader(body, 32*maxExcerpt))
+	return x.c.ServerWords(b)
+}
+
+// refusal is what an answer other than 200 says.
+func (x *exchange) refusal(resp *http.Response, packed string) string {
+	if to := resp.Header.Get("Location"); to != "" && resp.StatusCode/100 == 3 {
+		where := "elsewhere"
+		if u, err := url.Parse(to); err == nil {
+			u.User, u.RawQuery, u.Fragment = nil, "", "" // may be secret
+			where = "to " + u.String()
+		}
+		return "redirected " + where + ", which is not followed"
+	}
+	if packed != "" {
+		return "the words of the server are compressed (" + packed + ") although that was not asked for"
+	}
+	return x.excerpt(resp.Body)
 }
 
 // readResponse reads the header of the final answer, past interim ones.

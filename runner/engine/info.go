@@ -87,6 +87,28 @@ func ReadModels(ctx context.Context, c *Client) (Models, error) {
 	return m, err
 }
 
+// Ready is what Engine.Ready has in common: the expected model is listed, and one,
+// which asks for a token of it, gets one.
+func Ready(ctx context.Context, c *Client, v schema.Variant, one func(ctx context.Context, model string) (tokens int64, err error)) error {
+	models, err := ReadModels(ctx, c)
+	if err != nil {
+		return NotYet(err)
+	}
+	if err := models.Expect(v); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, TokenWithin)
+	defer cancel()
+	n, err := one(ctx, models.Model(v))
+	if err != nil {
+		return NotYet(err)
+	}
+	if n != 1 {
+		return errors.New("the server answered a request for one token without one")
+	}
+	return nil
+}
+
 // NotYet wraps err with ErrNotYet if it is what a starting server answers: no
 // connection, a cut one, no answer in time, 408, 425, 429 or 5xx. Any other
 // answer is final.

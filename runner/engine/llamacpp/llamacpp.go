@@ -130,23 +130,12 @@ func (e Engine) Ready(ctx context.Context, c *engine.Client, v schema.Variant) e
 	if _, err := c.Do(ctx, engine.AskWithin, http.MethodGet, "/health", nil, nil); err != nil {
 		return engine.NotYet(err)
 	}
-	models, err := engine.ReadModels(ctx, c)
-	if err != nil {
-		return engine.NotYet(err)
-	}
-	if err := models.Expect(v); err != nil {
-		return err
-	}
-	var answer reply
-	_, err = c.Do(ctx, engine.TokenWithin, http.MethodPost, "/completion",
-		completion{Prompt: []int32{0}, NPredict: 1, IgnoreEOS: true, CachePrompt: new(bool)}, &answer)
-	if err != nil {
-		return engine.NotYet(err)
-	}
-	if answer.Predicted != 1 {
-		return errors.New("the server answered a request for one token without one")
-	}
-	return nil
+	return engine.Ready(ctx, c, v, func(ctx context.Context, _ string) (int64, error) {
+		var answer reply
+		_, err := c.Do(ctx, engine.TokenWithin, http.MethodPost, "/completion",
+			completion{Prompt: []int32{0}, NPredict: 1, IgnoreEOS: true, CachePrompt: new(bool)}, &answer)
+		return answer.Predicted, err
+	})
 }
 
 type props struct {

@@ -80,23 +80,16 @@ func (Engine) Args(v schema.Variant, host string, port int) (argv, env []string,
 // Ready implements engine.Engine: the expected model is listed and answers one
 // token.
 func (e Engine) Ready(ctx context.Context, c *engine.Client, v schema.Variant) error {
-	models, err := engine.ReadModels(ctx, c)
-	if err != nil {
-		return engine.NotYet(err)
-	}
-	if err := models.Expect(v); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, engine.TokenWithin)
-	defer cancel()
-	s := e.Generate(ctx, c, engine.Request{Model: models.Model(v), Text: "1", MaxTokens: 1})
-	if s.Error == "" {
-		return nil
-	}
-	if s.HTTPStatus != 0 && s.HTTPStatus != http.StatusOK {
-		return engine.NotYet(&engine.StatusError{Method: http.MethodPost, Path: route(c), Status: s.HTTPStatus, Text: s.Detail})
-	}
-	return engine.NotYet(fmt.Errorf("%s: %s", s.Error, s.Detail))
+	return engine.Ready(ctx, c, v, func(ctx context.Context, model string) (int64, error) {
+		s := e.Generate(ctx, c, engine.Request{Model: model, Text: "1", MaxTokens: 1})
+		switch {
+		case s.Error == "":
+			return 1, nil // some report no count
+		case s.HTTPStatus != 0 && s.HTTPStatus != http.StatusOK:
+			return 0, &engine.StatusError{Method: http.MethodPost, Path: route(c), Status: s.HTTPStatus, Text: s.Detail}
+		}
+		return 0, fmt.Errorf("%s: %s", s.Error, s.Detail)
+	})
 }
 
 // exact are the servers (owned_by in the list of models) that obey ignore_eos.

@@ -126,23 +126,15 @@ func (e Engine) Args(v schema.Variant, host string, port int) (argv, env []strin
 // Ready implements engine.Engine: the expected model is listed and answers one
 // token.
 func (e Engine) Ready(ctx context.Context, c *engine.Client, v schema.Variant) error {
-	models, err := engine.ReadModels(ctx, c)
-	if err != nil {
-		return engine.NotYet(err)
-	}
-	if err := models.Expect(v); err != nil {
-		return err
-	}
-	var answer reply
-	_, err = c.Do(ctx, engine.TokenWithin, http.MethodPost, "/generate",
-		generate{InputIDs: []int32{0}, Sampling: sampling{MaxNewTokens: 1, IgnoreEOS: true}}, &answer)
-	if err != nil {
-		return engine.NotYet(err)
-	}
-	if n := answer.Meta.CompletionTokens; n == nil || *n != 1 {
-		return errors.New("the server answered a request for one token without one")
-	}
-	return nil
+	return engine.Ready(ctx, c, v, func(ctx context.Context, _ string) (n int64, err error) {
+		var answer reply
+		_, err = c.Do(ctx, engine.TokenWithin, http.MethodPost, "/generate",
+			generate{InputIDs: []int32{0}, Sampling: sampling{MaxNewTokens: 1, IgnoreEOS: true}}, &answer)
+		if got := answer.Meta.CompletionTokens; got != nil {
+			n = *got
+		}
+		return n, err
+	})
 }
 
 // Info implements engine.Engine. It reads /server_info (before 2026
@@ -205,6 +197,9 @@ func (e Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (e
 	info.ContextLimit = models.Limit(info.Model)
 	if info.ContextLimit == 0 {
 		info.ContextLimit = int(whole("context_length", "max_req_input_len"))
+	}
+	if incremental, says := flat["incremental_streaming_output"].(bool); says && !incremental {
+		info.Advice = append(info.Advice, "each event of a stream repeats the whole answer so far, which server and client pay for with every token: --incremental-streaming-output ends that")
 	}
 	return info, nil
 }
