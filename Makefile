@@ -6,7 +6,7 @@ BIN     := bin/twopoint
 REAL    := .real
 export CGO_ENABLED ?= 0
 
-.PHONY: help build demo test test-real real check vuln bench bench-client fuzz golden clean
+.PHONY: help build demo test test-real real check vuln bench bench-client bench-accuracy fuzz golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -44,6 +44,11 @@ bench-client: ## CPU time of the client a token and a request, beside others' cl
 	@test/peers/setup.sh
 	@$(GO) build -o bin/clientbench ./test/clientbench
 	@bin/clientbench
+
+bench-accuracy: build ## error against a scripted clock, beside others' clients (installed into .real)
+	@test/peers/setup.sh
+	@$(GO) build -o bin/accuracy ./test/accuracy
+	@bin/accuracy -twopoint $(BIN) -real $(REAL)
 
 fuzz: ## every fuzz target for FUZZTIME (default 60s)
 	@for pkg in $$($(GO) list ./...); do \
