@@ -9,24 +9,30 @@ import (
 // request is what the token budgets of a point depend on.
 func (a *Agent) request(l *life, p *history.Point) stat.SizeRequest {
 	tp := a.Order.Plan.Method.Legs()
-	return stat.SizeRequest{
+	dp := max(l.variant.DP, 1) // replicas, each with a pool of its own
+	r := stat.SizeRequest{
 		A: tp.A, B: tp.B, Target: tp.Repeats.Target, Context: p.Context, Concurrency: p.Concurrency,
-		Speculative: l.info.Speculative, ContextLimit: l.info.ContextLimit,
+		Speculative: l.info.Speculative, ContextLimit: l.info.ContextLimit, Pool: int(l.info.KVPoolTokens) / ((p.Concurrency + dp - 1) / dp),
 	}
+	if a.Order.Plan.Method.Stream != nil {
+		r.A = 1 // there is no such leg: nothing to keep clear of
+	}
+	return r
 }
 
 // pilotBudgets are the tokens of the legs of warm-up and pilot pairs: those of
 // the measured pairs where they are fixed.
-func (a *Agent) pilotBudgets(l *life, p *history.Point) (na, nb int) {
+func (a *Agent) pilotBudgets(l *life, p *history.Point) (na, nb int, err error) {
 	if p.Sized != nil {
-		return p.Sized.A, p.Sized.B
+		return p.Sized.A, p.Sized.B, nil
 	}
-	r := a.request(l, p)
-	na, nb = stat.PilotSize(r)
-	if r.B > 0 {
-		nb = r.B
-	}
-	return na, nb
+	return stat.PilotSize(a.request(l, p))
+}
+
+// noRoom gives a point whose legs find no room its outcome. Nothing failed: it
+// is we who do not ask.
+func (a *Agent) noRoom(p *history.Point, why error) error {
+	return a.Record(event.Event{Type: event.TypeSkip, Skip: &event.Skip{PointID: p.ID, Reason: "no_room", Detail: why.Error()}})
 }
 
 // size fixes a and b for the point, from its pilots where b is auto.

@@ -97,7 +97,10 @@ func (a *Agent) close(p *history.Point, life string) error {
 // fixed or answers do not stream.
 func (a *Agent) visit(ctx context.Context, l *life, p *history.Point, fresh bool) error {
 	asked := a.Order.Plan.Method.Legs()
-	pa, pb := a.pilotBudgets(l, p)
+	pa, pb, err := a.pilotBudgets(l, p)
+	if err != nil {
+		return a.noRoom(p, err)
+	}
 	if fresh && asked.Warmup {
 		if ok, err := a.pair(ctx, l, p, event.RoleWarmup, pa, pb); !ok {
 			return err
@@ -113,7 +116,7 @@ func (a *Agent) visit(ctx context.Context, l *life, p *history.Point, fresh bool
 		}
 		sized, err := a.size(l, p)
 		if err != nil {
-			return err
+			return a.noRoom(p, err)
 		}
 		if err := a.Record(event.Event{Type: event.TypePoint, Point: &sized}); err != nil {
 			return err
@@ -124,7 +127,7 @@ func (a *Agent) visit(ctx context.Context, l *life, p *history.Point, fresh bool
 			return err
 		}
 	}
-	_, err := a.pair(ctx, l, p, event.RoleMeasure, p.Sized.A, p.Sized.B)
+	_, err = a.pair(ctx, l, p, event.RoleMeasure, p.Sized.A, p.Sized.B)
 	return err
 }
 

@@ -288,7 +288,7 @@ type Output struct {
 // Skip records a planned point that will not be measured, and why.
 type Skip struct {
 	PointID string `json:"point_id"`
-	Reason  string `json:"reason"`            // skip_longer | stop_variant | …
+	Reason  string `json:"reason"`            // skip_longer | stop_variant | budget | no_room
 	Because string `json:"because,omitempty"` // point_id of the failure behind it
 	Detail  string `json:"detail,omitempty"`
 }

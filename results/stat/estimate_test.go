@@ -321,9 +321,10 @@ func TestSize(t *testing.T) {
 		{"the floor", pilots(0, true), with(func(r *SizeRequest) { r.Target = 10 }), 1, 33, 5, ""},
 		{"speculation", pilots(0, true), with(func(r *SizeRequest) { r.Target, r.Speculative = 10, true }), 33, 129, 5, ""},
 		{"speculation, a obeyed", pilots(0, true), with(func(r *SizeRequest) { r.Target, r.Speculative, r.A = 10, true, 1 }), 1, 97, 5, ""},
-		{"engine cap", pilots(0, true), with(func(r *SizeRequest) { r.EngineCap = 512 }), 1, 512, 1500, CappedByEngine},
+		{"kv pool", pilots(0, true), with(func(r *SizeRequest) { r.Pool = 300_564 }), 1, 500, 1500, CappedByPool},
+		{"a pool too small is the server's to refuse", pilots(0, true), with(func(r *SizeRequest) { r.Pool = 1000 }), 1, 33, 1500, CappedByPool},
 		{"context limit", pilots(0, true), with(func(r *SizeRequest) { r.ContextLimit = 300_564 }), 1, 500, 1500, CappedByLimit},
-		{"both, the tighter is named", pilots(0, true), with(func(r *SizeRequest) { r.EngineCap, r.ContextLimit = 512, 300_164 }), 1, 100, 1500, CappedByLimit},
+		{"both, the tighter is named", pilots(0, true), with(func(r *SizeRequest) { r.Pool, r.ContextLimit = 300_564, 300_164 }), 1, 100, 1500, CappedByLimit},
 		{"limit far away", pilots(0, true), with(func(r *SizeRequest) { r.ContextLimit = 1 << 20 }), 1, 1501, 1500, ""},
 		{"fixed, enough", pilots(0, true), with(func(r *SizeRequest) { r.A, r.B = 1, 2000 }), 1, 2000, 1500, ""},
 		{"fixed, too short", pilots(0, true), with(func(r *SizeRequest) { r.A, r.B = 1, 17 }), 1, 17, 1500, CappedByRequest},
@@ -347,12 +348,20 @@ func TestSize(t *testing.T) {
 	if _, err := Size(nil, with(func(r *SizeRequest) { r.A, r.B = 17, 17 })); err == nil {
 		t.Error("no error for b = a")
 	}
-	if a, b := PilotSize(SizeRequest{Speculative: true}); a != 33 || b != 65 {
-		t.Errorf("pilot legs of %d and %d tokens", a, b)
-	}
-
-	if a, b := PilotSize(SizeRequest{Context: 1000, ContextLimit: 1074}); a != 1 || b != 10 {
-		t.Errorf("pilot legs of %d and %d tokens within 1074", a, b)
+	for _, c := range []struct {
+		req  SizeRequest
+		a, b int
+		ok   bool
+	}{
+		{SizeRequest{Speculative: true}, 33, 65, true},
+		{SizeRequest{Context: 1000, ContextLimit: 1074}, 1, 10, true},
+		{SizeRequest{B: 17}, 1, 17, true},
+		{SizeRequest{B: 17, Speculative: true}, 33, 17, false},
+		{SizeRequest{A: 1, B: 17, Speculative: true}, 1, 17, true},
+	} {
+		if a, b, err := PilotSize(c.req); a != c.a || b != c.b || (err == nil) != c.ok {
+			t.Errorf("%+v: pilot legs of %d and %d tokens, %v", c.req, a, b, err)
+		}
 	}
 
 	// Several requests whose prefills follow each other: the first must still

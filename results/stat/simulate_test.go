@@ -97,7 +97,7 @@ func (m machine) measure(list []chance, rule schema.Repeats, r SizeRequest, rule
 	var first []Pair
 	for i := range pilots {
 		if r.B == 0 { // budgets that are given need no pilots
-			a, b := PilotSize(r)
+			a, b, _ := PilotSize(r)
 			first = append(first, pair(i, a, b))
 		}
 	}

@@ -22,15 +22,15 @@ type SizeRequest struct {
 	Context      int     // prompt tokens
 	Concurrency  int     // requests of a leg; below 2: one
 	Speculative  bool
-	EngineCap    int // most tokens that the engine generates for a request; 0: none known
 	ContextLimit int // tokens of prompt and answer together; 0: none known
+	Pool         int // tokens of the KV pool for each of the simultaneous requests; 0: not known
 }
 
 // Reasons for a b below what the target asks for.
 const (
 	CappedByContext = "context/8"
-	CappedByEngine  = "engine cap"
 	CappedByLimit   = "context limit"
+	CappedByPool    = "kv pool"
 	CappedByRequest = "fixed" // b was given
 )
 
@@ -43,27 +43,35 @@ type Sizing struct {
 	Capped  string   // why B − A is below Wanted; empty: it is not
 }
 
-// PilotSize is the sizes of the legs of warm-up and pilot pairs: 32 tokens
-// apart, less only where there is no room.
-func PilotSize(r SizeRequest) (a, b int) {
+// PilotSize is the sizes of the legs of warm-up and pilot pairs: those that were
+// given, or 32 tokens apart, less only where there is no room. An error means
+// that the b that was given leaves nothing between the legs.
+func PilotSize(r SizeRequest) (a, b int, err error) {
 	a = r.a()
-	room, _ := r.room()
-	return a, a + int(max(1, min(floorTokens, room)))
+	if r.B > 0 {
+		return a, r.B, r.fixed()
+	}
+	return a, a + int(max(1, min(floorTokens, r.room()))), nil
 }
 
-// room is the largest b − a that the engine's cap and the context limit leave,
-// and which of them is the tighter.
-func (r SizeRequest) room() (most float64, why string) {
-	most = math.Inf(1)
-	if r.EngineCap > 0 {
-		most, why = float64(r.EngineCap-r.a()), CappedByEngine
+// fixed is an error where the b that was given leaves nothing between the legs.
+func (r SizeRequest) fixed() error {
+	if a := r.a(); r.B > 0 && r.B <= a {
+		return fmt.Errorf("leg b of %d tokens is no longer than leg a of %d, which is %d where the server speculates unless you say otherwise", r.B, a, speculativeA)
 	}
-	if r.ContextLimit > 0 {
-		if m := float64(r.ContextLimit - contextReserve - r.Context - r.a()); m < most {
-			most, why = m, CappedByLimit
-		}
+	return nil
+}
+
+// room is the largest b − a that the context limit leaves.
+func (r SizeRequest) room() float64 { return r.left(r.ContextLimit) }
+
+// left is the largest b − a that fits into so many tokens beside the prompt; of 0
+// nothing is known.
+func (r SizeRequest) left(tokens int) float64 {
+	if tokens <= 0 {
+		return math.Inf(1)
 	}
-	return most, why
+	return float64(tokens - contextReserve - r.Context - r.a())
 }
 
 func (r SizeRequest) a() int {
@@ -83,9 +91,10 @@ func (r SizeRequest) a() int {
 //
 // with s₀ the pilot's seconds per token (in-stream; without a stream its slope)
 // and j = max(range of the legs' times to first token, 1 % of them, 0.5 ms); t_a
-// stands in where there is no stream. b − a is at most L/8 but not below the
-// floor, and stays within the engine's cap and the context limit. Several
-// requests need a window of 32 steps after the latest first token as well.
+// stands in where there is no stream. b − a is at most L/8 and what the KV pool
+// holds, but not below the floor: servers count their pools in more ways than one,
+// and one that is too small says so itself. It stays within the context limit.
+// Several requests need a window of 32 steps after the latest first token as well.
 // An error means that there is no room for a single token between the legs.
 func Size(pilots []Pair, r SizeRequest) (Sizing, error) {
 	s := Sizing{A: r.a()}
@@ -108,8 +117,8 @@ func Size(pilots []Pair, r SizeRequest) (Sizing, error) {
 	}
 	if r.B > 0 {
 		s.B = r.B
-		if s.B <= s.A {
-			return s, fmt.Errorf("leg b of %d tokens is no longer than leg a of %d", s.B, s.A)
+		if err := r.fixed(); err != nil {
+			return s, err
 		}
 		if s.Wanted > s.B-s.A {
 			s.Capped = CappedByRequest
@@ -125,11 +134,14 @@ func Size(pilots []Pair, r SizeRequest) (Sizing, error) {
 	if most := max(float64(r.Context/8), least); d > most {
 		d, capped = most, CappedByContext
 	}
-	if most, why := r.room(); most < d {
-		d, capped = most, why
+	if most := max(r.left(r.Pool), least); most < d {
+		d, capped = most, CappedByPool
+	}
+	if most := r.room(); most < d {
+		d, capped = most, CappedByLimit
 	}
 	if d < 1 {
-		return s, fmt.Errorf("no room for a leg b beside a prompt of %d and a leg a of %d tokens (%s)", r.Context, s.A, capped)
+		return s, fmt.Errorf("a prompt of %d and a leg a of %d tokens leave no room for leg b below a context limit of %d, of which %d stay free", r.Context, s.A, r.ContextLimit, contextReserve)
 	}
 	s.B, s.Capped = s.A+int(d), capped
 	return s, nil
@@ -196,7 +208,7 @@ func ColdTokens(least int, primeS float64, s0 *float64, r SizeRequest) int {
 		d = max(d, math.Ceil(3*coldJitter(primeS)/(r.Target**s0)-1e-9))
 	}
 	d = min(d, max(float64(r.Context/8), float64(least)))
-	if most, _ := r.room(); most < d {
+	if most := r.room(); most < d {
 		d = max(1, most)
 	}
 	return int(d)

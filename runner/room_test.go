@@ -1,0 +1,58 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"twopoint/results/event"
+	"twopoint/runner/engine"
+	"twopoint/schema"
+)
+
+// limited is an instant server that says what it has room for.
+type limited struct {
+	instant
+	limit, pool int
+	speculative bool
+}
+
+func (e limited) Info(context.Context, *engine.Client, schema.Variant) (engine.Info, error) {
+	return engine.Info{Model: "instant", ContextLimit: e.limit, KVPoolTokens: int64(e.pool), TokenIDs: true, ExactLength: true, CachedCount: true, Speculative: e.speculative}, nil
+}
+
+// A point whose legs find no room is skipped, and the others are measured.
+func TestNoRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		method string
+		server limited
+		want   []string
+	}{
+		"below the context limit":         {`two_point: {repeats: {min: 3, max: 3}}`, limited{limit: 256 + 65}, []string{"64 ok", "128 ok", "256 skipped no_room"}},
+		"in the b that was given":         {`two_point: {b: 17, repeats: {min: 3, max: 3}}`, limited{limit: 1 << 20, speculative: true}, []string{"64 skipped no_room", "128 skipped no_room", "256 skipped no_room"}},
+		"a short stream needs no leg a":   {`stream: {tokens: 17, repeats: {min: 3, max: 3}}`, limited{limit: 1 << 20, speculative: true}, []string{"64 ok", "128 ok", "256 ok"}},
+		"a pool is the server's business": {`two_point: {repeats: {min: 3, max: 3}}`, limited{limit: 1 << 20, pool: 100}, []string{"64 ok", "128 ok", "256 ok"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, requests := t.TempDir(), 0
+			spec := fmt.Sprintf(instantSpec, `"auto"`)
+			spec = spec[:strings.Index(spec, "method:")] + "method: " + c.method + "\n}"
+			c.server.requests = &requests
+			a := agentFor(t, dir, spec, c.server.instant)
+			a.Engine = func(string) (engine.Engine, bool) { return c.server, true }
+			if reason, err := a.Run(t.Context(), "start"); err != nil || reason != event.EndDone {
+				t.Fatal(reason, err)
+			}
+			var got []string
+			for _, p := range a.History.Points() {
+				status, reason, _ := p.Outcome()
+				got = append(got, strings.TrimRight(fmt.Sprintf("%d %s %s", p.Context, status, reason), " "))
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
