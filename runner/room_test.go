@@ -56,3 +56,28 @@ func TestNoRoom(t *testing.T) {
 		})
 	}
 }
+
+// A b that was given and cannot resolve the answer is noted once, while measuring,
+// and is a doubt about the point; one that can is not.
+func TestBTooSmallIsNoted(t *testing.T) {
+	dir, requests := t.TempDir(), 0
+	rough := func(context, n int) float64 { // only at 128
+		if context == 128 {
+			return 100e-6 * (1 + 0.4*float64(n%5))
+		}
+		return 100e-6
+	}
+	a := agentFor(t, dir, fmt.Sprintf(instantSpec, "17"), instant{perToken: rough, requests: &requests})
+	if _, err := a.Run(t.Context(), "start"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range a.History.Points() {
+		want := 0
+		if p.Context == 128 {
+			want = 1
+		}
+		if len(p.Notes) != want || want == 1 && (p.Notes[0].Code != "b-too-small" || !strings.Contains(p.Notes[0].Text, "b − a = 16 is too small")) {
+			t.Errorf("%s: %+v", p.Key, p.Notes)
+		}
+	}
+}

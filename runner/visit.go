@@ -8,6 +8,7 @@ import (
 
 	"twopoint/results/event"
 	"twopoint/results/history"
+	"twopoint/results/stat"
 	"twopoint/runner/method"
 	"twopoint/schema"
 	"twopoint/schema/plan"
@@ -127,8 +128,13 @@ func (a *Agent) visit(ctx context.Context, l *life, p *history.Point, fresh bool
 			return err
 		}
 	}
-	_, err = a.pair(ctx, l, p, event.RoleMeasure, p.Sized.A, p.Sized.B)
-	return err
+	if ok, err := a.pair(ctx, l, p, event.RoleMeasure, p.Sized.A, p.Sized.B); !ok {
+		return err
+	}
+	if text := p.TooSmall(); text != "" {
+		return a.Record(event.Event{Type: event.TypeNote, Note: &event.Note{Code: string(stat.BTooSmall), PointID: p.ID, Variant: p.Variant, Text: text}})
+	}
+	return nil
 }
 
 // drift measures the life's first point once more, so that a change over the

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"twopoint/results/event"
@@ -462,6 +463,19 @@ func (p *Point) Done(life string) (done bool, why string) {
 
 // Excess is how far the point is from the target of a server life.
 func (p *Point) Excess(life string) float64 { return stat.Excess(p.share(life)) }
+
+// TooSmall tells in a line that the b that was given cannot resolve the answer (see
+// stat.TooSmall); empty: it can, b is the tool's choice, or that was noted already.
+// Of several requests the window rate decides, and over several lives their means:
+// neither has an error that falls with b alone.
+func (p *Point) TooSmall() string {
+	m := p.history.Plan.Method
+	if m.Legs().B == 0 || m.Stream != nil || p.Concurrency > 1 || p.repeats().Deployments > 1 ||
+		slices.ContainsFunc(p.Notes, func(n event.Note) bool { return n.Code == string(stat.BTooSmall) }) {
+		return ""
+	}
+	return stat.TooSmall(p.stats(""), p.repeats())
+}
 
 // share are the pairs and the rule that a server life answers for.
 func (p *Point) share(life string) ([]stat.Pair, schema.Repeats) {

@@ -374,3 +374,49 @@ func TestSize(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
+
+// TooSmall does not speak where rule.Max pairs reach the target easily, and nearly
+// always where they miss it by three times.
+func TestTooSmall(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 1))
+	// Pairs of a 20 ms token whose slopes have the standard deviation with which
+	// twelve give the target times miss.
+	pairs := func(n int, miss float64) (ps []Pair) {
+		sd := miss * rule.Target * 0.020 * math.Sqrt(12) / quantileT(11)
+		for range n {
+			a, b := clock(8000, 1), clock(8000, 17)
+			wander := 16 * sd * rng.NormFloat64()
+			b.TotalS += wander
+			*b.TTFTS += wander
+			ps = append(ps, NewPair(one(a), one(b), exact))
+		}
+		return ps
+	}
+	share := func(miss float64) float64 {
+		said := 0
+		for range 1000 {
+			all := pairs(12, miss)
+			for n := 3; n <= 12; n++ { // as the runner asks: after each pair
+				if TooSmall(all[:n], rule) != "" {
+					said++
+					break
+				}
+			}
+		}
+		return float64(said) / 1000
+	}
+	easy, just, far := share(0.5), share(1), share(3)
+	t.Logf("said of points that reach the target easily in %.1f %%, just in %.1f %%, by no means in %.1f %%", 100*easy, 100*just, 100*far)
+	if easy > 0.01 || far < 0.99 {
+		t.Errorf("said in %g, %g and %g", easy, just, far)
+	}
+	text := TooSmall(pairs(12, 3), rule)
+	if !strings.Contains(text, "b − a = 16 ") || !strings.Contains(text, "12 of them give ±") {
+		t.Error(text)
+	}
+	for name, ps := range map[string][]Pair{"two pairs": pairs(2, 50), "none": nil, "no scatter": pairs(6, 0)} {
+		if text := TooSmall(ps, rule); text != "" {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
+}

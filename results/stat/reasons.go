@@ -97,6 +97,9 @@ const (
 	// tokens at lengths that differ by more than 5 %, so that only seconds per step
 	// compare.
 	AcceptLengthDiffers Code = "accept_length_differs"
+	// BTooSmall: the b that was given leaves the legs too close for the target. Its
+	// code is that of the note in which the runner says so as soon as it shows.
+	BTooSmall Code = "b-too-small"
 	// OneServerLife: every pair ran in the same life of the server, so that the
 	// interval knows nothing of what differs from start to start.
 	OneServerLife Code = "one_server_life"

@@ -3,6 +3,10 @@ package stat
 import (
 	"fmt"
 	"math"
+
+	"gonum.org/v1/gonum/stat/distuv"
+
+	"twopoint/schema"
 )
 
 // Bounds of b − a, in tokens (design.md 6, "b").
@@ -217,3 +221,36 @@ func ColdTokens(least int, primeS float64, s0 *float64, r SizeRequest) int {
 // coldJitter is how far a prefill of that length is taken to wander: j of a
 // pilot, as far as one request can tell.
 func coldJitter(prefillS float64) float64 { return max(0.01*prefillS, 0.5e-3) }
+
+// TooSmall tells in a line, of valid pairs whose b was given, that rule.Max of them
+// would not make the interval as narrow as rule.Target asks; empty: nothing shows
+// that. The pairs' spread is taken at the lower end of its interval (χ² with n − 1
+// degrees, one-sided), so that pairs that happen to lie far apart seldom say so. The
+// b − a that it names is right where prefill is what wanders: the spread of slopes
+// then falls as b − a grows.
+func TooSmall(pairs []Pair, rule schema.Repeats) string {
+	valid, _ := split(pairs)
+	n := len(valid)
+	if n < minInterval || rule.Max < minInterval || rule.Target <= 0 {
+		return ""
+	}
+	v := values(valid, schema.Repeats{})
+	expect := positive(v.TPOTS.Mean)
+	if expect == nil {
+		expect = positive(v.Main.Mean)
+	}
+	if expect == nil || v.Main.SD == nil || v.TokensA == nil || v.TokensB == nil {
+		return ""
+	}
+	df := float64(n - 1)
+	least := *v.Main.SD * math.Sqrt(df/distuv.ChiSquared{K: df}.Quantile(Level))
+	relative := func(sd float64) float64 {
+		return quantileT(float64(rule.Max-1)) * sd / math.Sqrt(float64(rule.Max)) / *expect
+	}
+	if relative(least) <= rule.Target {
+		return ""
+	}
+	reach, apart := relative(*v.Main.SD), *v.TokensB-*v.TokensA
+	return fmt.Sprintf("b − a = %.0f is too small for a target of %.3g %%: as these %d pairs scatter, %d of them give ±%.2g %%; about %.0f tokens would do, if prefill is what wanders",
+		apart, 100*rule.Target, n, rule.Max, 100*reach, math.Ceil(apart*reach/rule.Target))
+}

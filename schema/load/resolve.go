@@ -308,6 +308,11 @@ func (r *resolver) legs(m *node, path string) {
 			d.Also = []diag.Pos{other.pos}
 		}
 	}
+	lives := max(1, rep.get("deployments").int())
+	if hi := rep.get("max"); hi.is(number) && (hi.int()+lives-1)/lives*lives < 3 {
+		r.ds = append(r.ds, diag.Diagnostic{Severity: diag.Warning, Pos: hi.pos, Path: path + ".repeats.max", Value: hi.shown(),
+			Rule: "fewer than 3 pairs have no interval: every point can only end unresolved"})
+	}
 }
 
 // gate is the checks that are asked for, each with its settings in full.
