@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -89,8 +90,27 @@ func managed(t testing.TB, engine string, s standin.Script, fields string) strin
 }
 
 // measure runs a spec to its end and reads its tables. more are arguments of the
-// program, and NAME=value settings of its environment before them.
-func measure(t testing.TB, spec string, more ...string) outcome {
+// program, and NAME=value settings of its environment before them. On a machine
+// that is busy with something else twopoint refuses a number (wide_interval):
+// then it runs again, twice at most.
+func measure(t testing.TB, spec string, more ...string) (o outcome) {
+	t.Helper()
+	for range 3 {
+		o = measureOnce(t, spec, more...)
+		busy := func(p table.PointRow) bool { return p.Reason == "wide_interval" }
+		if !slices.ContainsFunc(o.Points, busy) {
+			break
+		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("exit %d\n%s%s", o.Exit, o.Stdout, o.Stderr)
+		}
+	})
+	return o
+}
+
+func measureOnce(t testing.TB, spec string, more ...string) outcome {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "spec.cue"), []byte(spec), 0o644); err != nil {
@@ -134,11 +154,6 @@ func measure(t testing.TB, spec string, more ...string) outcome {
 	if left := deploy.Leftovers(o.Runs[0].RunID); len(left) > 0 {
 		t.Errorf("left running: %v", left)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("exit %d\n%s%s", o.Exit, o.Stdout, o.Stderr)
-		}
-	})
 	return o
 }
 
