@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"twopoint/results/table"
@@ -31,7 +32,8 @@ func TestMethods(t *testing.T) {
 		check func(t *testing.T, p table.PointRow, r table.RepeatRow)
 	}{
 		"two_point": {`two_point: {a: 1, b: 129, ` + someRepeats + `}`, []string{"a", "b"}, func(t *testing.T, p table.PointRow, r table.RepeatRow) {
-			if r.SPerTok == nil || r.PrefillS == nil || r.SPerTokStream == nil || (r.Makespan == nil) != (*p.Concurrency == 1) {
+			buffered := strings.Contains(r.Doubts, "buffered_stream") // on a busy machine
+			if r.SPerTok == nil || r.PrefillS == nil || (r.SPerTokStream == nil) != buffered || (r.Makespan == nil) != (*p.Concurrency == 1) {
 				t.Errorf("%s: %+v", p.PointKey, r)
 			}
 		}},
