@@ -227,7 +227,8 @@ func TestKVStream(t *testing.T) {
 	// 32e9 bytes over 8 GPUs at 1.8 TB/s take 2.2 ms.
 	low := Fit{Alpha: Coefficient{Interval: Interval{0, 1.0e-3}}}
 	high := Fit{Alpha: Coefficient{Interval: Interval{0, 1.2e-3}}}
-	if !InterceptTooLow(low, 32e9, 8, 1.8e12) || InterceptTooLow(high, 32e9, 8, 1.8e12) || InterceptTooLow(low, 0, 8, 1.8e12) {
+	peak := 1800.0
+	if !BelowWeights(low, WeightsS(32e9, 8, &peak)) || BelowWeights(high, WeightsS(32e9, 8, &peak)) || BelowWeights(low, WeightsS(0, 8, &peak)) || BelowWeights(low, WeightsS(32e9, 8, nil)) {
 		t.Error("an intercept is too low below half of the weights' time")
 	}
 }

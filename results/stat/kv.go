@@ -66,13 +66,19 @@ func KVStreamGBs(m schema.Model, perStep Fit, tp, dcp, dp, concurrency int) (KVS
 
 func (i Interval) inverseTimes(k float64) *Interval { return (&i).Inverse().times(k) }
 
-// InterceptTooLow tells whether the upper bound of a fit's intercept lies below
-// half of the time that reading the active weights takes,
-// activeWeightBytes/(tp·peakBytesPerS): the line is then no model of a step.
-// Without both figures it is false.
-func InterceptTooLow(f Fit, activeWeightBytes int64, tp int, peakBytesPerS float64) bool {
-	if activeWeightBytes <= 0 || peakBytesPerS <= 0 {
-		return false
+// WeightsS is the least time in which a GPU can read its share of the weights that a
+// step needs: activeWeightBytes/(tp·peak), with peak in GB/s (10⁹ bytes). It is nil
+// without both figures.
+func WeightsS(activeWeightBytes int64, tp int, peakGBs *float64) *float64 {
+	if activeWeightBytes <= 0 || peakGBs == nil || *peakGBs <= 0 {
+		return nil
 	}
-	return f.Alpha.Interval.Hi < 0.5*float64(activeWeightBytes)/(float64(max(tp, 1))*peakBytesPerS)
+	return finite(float64(activeWeightBytes) / (float64(max(tp, 1)) * 1e9 * *peakGBs))
+}
+
+// BelowWeights tells whether the upper bound of a fit's intercept lies below half of the
+// time that reading the weights takes: the line is then no model of a step at a
+// short context. It is false where that time is not known.
+func BelowWeights(f Fit, weightsS *float64) bool {
+	return weightsS != nil && f.Alpha.Interval.Hi < *weightsS/2
 }

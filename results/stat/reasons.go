@@ -115,6 +115,10 @@ const (
 	ColdUnverified Code = "cold_unverified"
 )
 
+// InterceptTooLow is a doubt about a line over context: at no context it leaves less
+// than half of the time that reading the weights takes.
+const InterceptTooLow Code = "intercept_too_low"
+
 // ColdDisagrees is the reason of an invalid point of decode_at_depth: decode on
 // the cached prompt and decode after a cold prefill are not the same.
 const ColdDisagrees Code = "cold_disagrees"

@@ -21,13 +21,13 @@ import (
 // Derive makes the tables of a run. env may be nil. The tables share memory with
 // the history, which is not to change before they are written.
 func Derive(runID string, h *history.History, env *run.Environment) *Tables {
-	d := deriver{id: runKey{runID, SchemaVersion}, h: h}
+	d := deriver{id: runKey{runID, SchemaVersion}, h: h, env: env}
 	t := &Tables{
 		Deployments: d.deployments(), Samples: d.samples(), Repeats: d.repeats(), Points: d.points(), Settings: d.settings(), Telemetry: d.telemetry(),
 		meta: map[string]string{"run_id": runID, "spec_hash": h.Plan.SpecHash, "schema_version": strconv.Itoa(SchemaVersion)},
 	}
 	t.Fits = d.fits()
-	t.Runs = []RunRow{d.run(env, t.Points)}
+	t.Runs = []RunRow{d.run(t.Points)}
 	if v := t.Runs[0].ToolVersion; v != "" {
 		t.meta["tool_version"] = v
 	}
@@ -38,8 +38,9 @@ func Derive(runID string, h *history.History, env *run.Environment) *Tables {
 }
 
 type deriver struct {
-	id runKey
-	h  *history.History
+	id  runKey
+	h   *history.History
+	env *run.Environment // nil: not known
 }
 
 // model is what the spec names, or else the variant's own.
@@ -59,8 +60,8 @@ func (d *deriver) key(p plan.Point) pointKey {
 	}
 }
 
-func (d *deriver) run(env *run.Environment, points []PointRow) RunRow {
-	p := d.h.Plan
+func (d *deriver) run(points []PointRow) RunRow {
+	p, env := d.h.Plan, d.env
 	r := RunRow{
 		runKey: d.id, Experiment: p.Experiment, Title: p.Title, Question: p.Question, SpecHash: p.SpecHash, Method: p.Method.Name(),
 		StartedAt: d.h.First, EndedAt: d.h.Last, Baseline: p.Baseline, Seed: p.Seed, Planned: int64(len(p.Points)),
@@ -394,7 +395,7 @@ func (d *deriver) fits() []FitRow {
 			against := d.against(g.variant)
 			if base, ok := fitted[group{against, g.concurrency}][q.name]; ok && g.variant != against {
 				if detail := acceptLengthDiffers(points[group{against, g.concurrency}], points[g]); detail != "" && q.name != "s_per_step" {
-					r.Doubts = string(stat.AcceptLengthDiffers)
+					r.Doubts = strings.TrimPrefix(r.Doubts+","+string(stat.AcceptLengthDiffers), ",")
 				} else if gain, ok := stat.SlopeRatio(base, f); ok {
 					r.Against, r.BetaGain = against, &gain.Value
 					r.BetaGainLo, r.BetaGainHi = ends(gain.Interval)
@@ -468,6 +469,13 @@ func (d *deriver) fit(variant string, concurrency int, quantity string, f stat.F
 		if kv, err := stat.KVStreamGBs(s.model, f, s.tp, s.dcp, s.dp, concurrency); err == nil {
 			r.KVStream, r.KVBytes, r.KVDoubts = &kv.GBs, &kv.KVBytes, strings.Join(slices.Compact(s.contradicted), ",")
 			r.KVStreamLo, r.KVStreamHi = ends(kv.Interval)
+		}
+		if v := d.h.Variant(variant); v.URL == "" && v.Engine != "twopoint" { // which computes on the CPU
+			r.PeakGBs = d.env.PeakGBs()
+			r.WeightsS = stat.WeightsS(m.ActiveWeightBytes, s.tp, r.PeakGBs)
+			if stat.BelowWeights(f, r.WeightsS) {
+				r.Doubts = string(stat.InterceptTooLow)
+			}
 		}
 	}
 	return r

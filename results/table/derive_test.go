@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -402,6 +403,42 @@ func TestSharding(t *testing.T) {
 		fits := Derive(r.ID, r.History, nil).Fits
 		if len(fits) == 0 || fits[0].KVBytes == nil || *fits[0].KVBytes != c.bytes || fits[0].KVDoubts != c.doubts {
 			t.Errorf("%s: fits %+v, want %g bytes and %q", name, fits, c.bytes, c.doubts)
+		}
+	}
+}
+
+// An intercept that leaves no time for reading the weights is a doubt, where the
+// GPU is known and the server computes on it.
+func TestInterceptAgainstWeights(t *testing.T) {
+	of := func(name string) *run.Environment {
+		return &run.Environment{GPUs: []run.GPU{{Name: name}, {Index: 1, Name: name}}}
+	}
+	for name, c := range map[string]struct {
+		engine string
+		bytes  int64
+		env    *run.Environment
+		weight float64 // seconds; 0: null
+		doubts string
+	}{
+		"too low":            {"sglang", 4800e9, of("NVIDIA H200"), 0.5, "intercept_too_low"},
+		"enough":             {"sglang", 48e6, of("NVIDIA H200"), 5e-6, ""},
+		"weights not known":  {"sglang", 0, of("NVIDIA H200"), 0, ""},
+		"device not known":   {"sglang", 4800e9, of("NVIDIA Z1"), 0, ""},
+		"no environment":     {"sglang", 4800e9, nil, 0, ""},
+		"computes elsewhere": {"twopoint", 4800e9, of("NVIDIA H200"), 0, ""},
+	} {
+		v := historytest.Variant("v")
+		v.Engine, v.TP = c.engine, 2
+		exp := historytest.Experiment([]int{256, 512, 1024, 2048}, v)
+		exp.Model = &schema.Model{Name: "tiny", Layers: schema.Layers{Full: 1}, KV: schema.KV{GQA: &schema.GQA{Heads: 8, HeadDim: 64}}, DType: "bf16", ActiveWeightBytes: c.bytes}
+		r := historytest.New(exp)
+		life := r.Launch("v")
+		for _, p := range r.History.Points() {
+			r.Measure(life, p.Key, 3)
+		}
+		f := Derive(r.ID, r.History, c.env).Fits[0]
+		if (f.WeightsS == nil) != (c.weight == 0) || f.WeightsS != nil && math.Abs(*f.WeightsS-c.weight) > 1e-9 || f.Doubts != c.doubts {
+			t.Errorf("%s: weights %v s, doubts %q", name, f.WeightsS, f.Doubts)
 		}
 	}
 }

@@ -331,7 +331,9 @@ type FitRow struct {
 	KVStreamLo *float64 `col:"kv_stream_gb_s_lo" unit:"GB/s" doc:"lower end of the interval"`
 	KVStreamHi *float64 `col:"kv_stream_gb_s_hi" unit:"GB/s" doc:"upper end of the interval"`
 	KVBytes    *float64 `col:"kv_bytes_per_ctx_tok" unit:"byte/tok" doc:"bytes that a device reads more for one more context token, by the model's geometry"`
-	Doubts     string   `col:"doubts" doc:"accept_length_differs: the slope is not compared with against's, since tokens are accepted at other lengths; that of s_per_step is"`
+	PeakGBs    *float64 `col:"gpu_peak_gb_s" unit:"GB/s" doc:"nominal memory read rate of one of the machine's GPUs, by its vendor; null: no GPU, one of a name that is not known, or a server that twopoint did not start"`
+	WeightsS   *float64 `col:"weights_s" unit:"s" doc:"least time in which a step can read the weights it needs: the model's active_weight_bytes / (tp * gpu_peak_gb_s * 1e9)"`
+	Doubts     string   `col:"doubts" doc:"comma-separated. accept_length_differs: the slope is not compared with against's, since tokens are accepted at other lengths; that of s_per_step is. intercept_too_low: alpha_s_hi is below half of weights_s, so the line is no model of a step at a short context"`
 	KVDoubts   string   `col:"kv_doubts" doc:"settings behind the rate in which the server contradicts the spec, comma-separated: tp, dp, dcp, kv_dtype; the server's word is taken"`
 	Against    string   `col:"against" doc:"variant that beta_gain compares with: the baseline, else the variant declared before"`
 	BetaGain   *float64 `col:"beta_gain" doc:"the other variant's context slope over this one's: how many times cheaper a context token is here"`

@@ -53,9 +53,9 @@ func answer(t *table.Tables) []string {
 		if first.Method == schema.MethodStream {
 			speed, quantity = "decode (in the stream) %s tok/s", "s_per_tok_stream"
 		}
-		name := first.Variant
-		if c := *first.Concurrency; c > 1 {
-			name, speed = fmt.Sprintf("%s, %d requests at a time", name, c), speed+" each"
+		name := curveName(first.Variant, *first.Concurrency)
+		if *first.Concurrency > 1 {
+			speed += " each"
 		}
 		s := fmt.Sprintf("%s: "+speed+" at %d tokens of context", name, rate(first), *first.ContextRequested)
 		if len(ok) > 1 {
@@ -116,6 +116,14 @@ func curves(points []table.PointRow) [][]table.PointRow {
 		out[i] = byCurve[c]
 	}
 	return out
+}
+
+// curveName is what people call a variant at a concurrency.
+func curveName(variant string, concurrency int64) string {
+	if concurrency > 1 {
+		return fmt.Sprintf("%s, %d requests at a time", variant, concurrency)
+	}
+	return variant
 }
 
 // decodeOf is what the point's method estimates, in seconds per token with its
@@ -212,18 +220,32 @@ func doubts(t *table.Tables) []string {
 	}
 	out = append(out, pointDoubts(t.Points)...)
 	for _, f := range t.Fits {
-		if f.Quantity != "s_per_tok" {
-			continue
-		}
-		if f.Scaled != nil && *f.Scaled {
-			add("%s: the line over context misses its points by more than their scatter; its intervals are widened for it", f.Variant)
-		}
-		if f.KVDoubts != "" {
-			add("%s: the server contradicts the spec in %s; the read rate takes the server's word", f.Variant, f.KVDoubts)
-		}
+		out = append(out, fitDoubts(f, said)...)
 	}
 	if r := t.Runs[0]; r.Pending > 0 {
 		add("%d of %d points are pending", r.Pending, r.Planned)
+	}
+	return out
+}
+
+// fitDoubts are the doubts about a line over context that said does not hold yet: the
+// lines of one curve over tokens and over steps often share them.
+func fitDoubts(f table.FitRow, said map[string]bool) (out []string) {
+	add := func(format string, args ...any) {
+		if line := curveName(f.Variant, f.Concurrency) + ": " + fmt.Sprintf(format, args...); !said[line] {
+			said[line] = true
+			out = append(out, line)
+		}
+	}
+	if f.Scaled != nil && *f.Scaled {
+		add("the line over context misses its points by more than their scatter; its intervals are widened for it")
+	}
+	if f.KVDoubts != "" {
+		add("the server contradicts the spec in %s; the read rate takes the server's word", f.KVDoubts)
+	}
+	if slices.Contains(strings.Split(f.Doubts, ","), string(stat.InterceptTooLow)) {
+		add("%s: the line leaves a step at most %s at no context, and reading the weights alone takes %s (GPU at %s GB/s)",
+			stat.InterceptTooLow, seconds(*f.AlphaHi), seconds(*f.WeightsS), figure(*f.PeakGBs, 0))
 	}
 	return out
 }
