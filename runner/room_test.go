@@ -15,24 +15,25 @@ import (
 // limited is an instant server that says what it has room for.
 type limited struct {
 	instant
-	limit, pool int
-	speculative bool
+	limit, pool, slots int
+	speculative        bool
 }
 
 func (e limited) Info(context.Context, *engine.Client, schema.Variant) (engine.Info, error) {
-	return engine.Info{Model: "instant", ContextLimit: e.limit, KVPoolTokens: int64(e.pool), TokenIDs: true, ExactLength: true, CachedCount: true, Speculative: e.speculative}, nil
+	return engine.Info{Model: "instant", ContextLimit: e.limit, KVPoolTokens: int64(e.pool), Slots: e.slots, TokenIDs: true, ExactLength: true, CachedCount: true, Speculative: e.speculative}, nil
 }
 
 // A point whose legs find no room is skipped, and the others are measured.
 func TestNoRoom(t *testing.T) {
 	for name, c := range map[string]struct {
-		method string
+		method string // and what else the spec says
 		server limited
 		want   []string
 	}{
 		"below the context limit":         {`two_point: {repeats: {min: 3, max: 3}}`, limited{limit: 256 + 65}, []string{"64 ok", "128 ok", "256 skipped no_room"}},
 		"in the b that was given":         {`two_point: {b: 17, repeats: {min: 3, max: 3}}`, limited{limit: 1 << 20, speculative: true}, []string{"64 skipped no_room", "128 skipped no_room", "256 skipped no_room"}},
 		"a short stream needs no leg a":   {`stream: {tokens: 17, repeats: {min: 3, max: 3}}`, limited{limit: 1 << 20, speculative: true}, []string{"64 ok", "128 ok", "256 ok"}},
+		"in the slots":                    {"two_point: {b: 33, repeats: {min: 3, max: 3}}\n\tsweep: concurrency: [1, 4]", limited{limit: 1 << 20, slots: 3}, []string{"64 ok", "128 ok", "256 ok", "64 skipped no_room", "128 skipped no_room", "256 skipped no_room"}},
 		"a pool is the server's business": {`two_point: {repeats: {min: 3, max: 3}}`, limited{limit: 1 << 20, pool: 100}, []string{"64 ok", "128 ok", "256 ok"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,8 @@
 package runner
 
 import (
+	"fmt"
+
 	"twopoint/results/event"
 	"twopoint/results/history"
 	"twopoint/results/stat"
@@ -21,15 +23,19 @@ func (a *Agent) request(l *life, p *history.Point) stat.SizeRequest {
 }
 
 // pilotBudgets are the tokens of the legs of warm-up and pilot pairs: those of
-// the measured pairs where they are fixed.
+// the measured pairs where they are fixed. An error says why the point cannot be
+// measured on this server.
 func (a *Agent) pilotBudgets(l *life, p *history.Point) (na, nb int, err error) {
+	if n := l.info.Slots; n > 0 && p.Concurrency > n { // the rest would wait for their turn
+		return 0, 0, fmt.Errorf("%d requests at a time are asked for, and the server has slots for %d", p.Concurrency, n)
+	}
 	if p.Sized != nil {
 		return p.Sized.A, p.Sized.B, nil
 	}
 	return stat.PilotSize(a.request(l, p))
 }
 
-// noRoom gives a point whose legs find no room its outcome. Nothing failed: it
+// noRoom gives a point for which the server has no room its outcome. Nothing failed: it
 // is we who do not ask.
 func (a *Agent) noRoom(p *history.Point, why error) error {
 	return a.Record(event.Event{Type: event.TypeSkip, Skip: &event.Skip{PointID: p.ID, Reason: "no_room", Detail: why.Error()}})

@@ -84,6 +84,7 @@ type Info struct {
 	Model         string // the name to send with requests
 	ContextLimit  int    // tokens of prompt and answer together
 	KVPoolTokens  int64
+	Slots         int    // requests that it serves at once, where their number is fixed
 	Backend       string // attention backend in use
 	PageSize      int
 	KVDType       string

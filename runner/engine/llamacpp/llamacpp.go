@@ -166,6 +166,7 @@ func (Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (eng
 		Model:         models.Model(v),
 		ContextLimit:  p.Defaults.NCtx,
 		KVPoolTokens:  int64(p.Defaults.NCtx) * int64(p.TotalSlots),
+		Slots:         p.TotalSlots,
 		TP:            1,
 		TokenIDs:      true,
 		ExactLength:   true,
