@@ -462,14 +462,18 @@ func TestMethodFigures(t *testing.T) {
 // TestColdVerdict: a cold pair that confirms decode on a cached prompt seldom
 // refuses one that is right, and finds one that is not.
 func TestColdVerdict(t *testing.T) {
-	const context, prefillS = 32768, 3.3
 	rule := schema.Repeats{Min: 6, Max: 12, Target: 0.03}
 	deep := under(schema.MethodDecodeAtDepth)
 	for _, shape := range shapes {
-		for _, jitter := range []float64{0.005, 0.01, 0.02} {
+		for _, c := range []struct {
+			context        int
+			jitter, decode float64
+		}{{32768, 0.005, 0.003}, {32768, 0.01, 0.003}, {32768, 0.02, 0.003}, {32768, 0.01, 0.02}, {1024, 0.01, 0.003}, {1024, 0.01, 0.02}} {
+			context, jitter := c.context, c.jitter
+			prefillS := float64(context) / 10_000
 			rnd := rand.New(rand.NewPCG(43, 44))
-			m := machine{prefillS: prefillS, jitterS: jitter * prefillS, sPerTok: 0.020, decode: 0.003}
-			warm := machine{prefillS: 0.01, jitterS: 0.0003, sPerTok: 0.020, decode: 0.003}
+			m := machine{prefillS: prefillS, jitterS: jitter * prefillS, sPerTok: 0.020, decode: c.decode}
+			warm := machine{prefillS: 0.01, jitterS: 0.0003, sPerTok: 0.020, decode: c.decode}
 			verdict := func(colder float64) float64 {
 				refused, n := 0, draws(400)
 				for range n {
@@ -498,7 +502,7 @@ func TestColdVerdict(t *testing.T) {
 				return float64(refused) / float64(n)
 			}
 			same, ten, fifty := verdict(1), verdict(1.10), verdict(1.50)
-			t.Logf("%s, prefill wanders by %g %%: refused where both are the same %.1f %%, where cold decode is 10 %% slower %.1f %%, 50 %% slower %.1f %%", shape.name, 100*jitter, 100*same, 100*ten, 100*fifty)
+			t.Logf("%s, context %d, prefill wanders by %g %% and decode by %g %%: refused where both are the same %.1f %%, where cold decode is 10 %% slower %.1f %%, 50 %% slower %.1f %%", shape.name, context, 100*jitter, 100*c.decode, 100*same, 100*ten, 100*fifty)
 			if jitter <= 0.01 && same > 0.03 || fifty < 0.9 {
 				t.Errorf("%s, jitter %g: %.3f refused wrongly, %.3f found", shape.name, jitter, same, fifty)
 			}
