@@ -43,6 +43,7 @@ type Builder struct {
 	safe []int32 // ids that occur in the corpus: ordinary tokens, sorted
 
 	words      []string // text mode
+	nonces     []string // words that a nonce is made of
 	perToken   float64  // words per token
 	baseTokens float64  // tokens of an empty prompt: template and BOS
 }
@@ -75,6 +76,7 @@ func NewText(ctx context.Context, spec schema.Prompt, file string, count func(co
 	if len(b.words) < 2 {
 		return nil, errors.New("the prompt file holds fewer than 2 words")
 	}
+	b.nonces = alike(b.words)
 	const few, many = 100, 600
 	n1, err := count(ctx, b.text(0, few))
 	if err != nil {
@@ -110,7 +112,7 @@ func (b *Builder) Build(length, slot int) (Prompt, error) {
 		text := ""
 		if b.spec.Nonce {
 			for range schema.NonceTokens {
-				text += b.words[fresh(len(b.words))] + " "
+				text += b.nonces[fresh(len(b.nonces))] + " "
 			}
 			n = max(n-schema.NonceTokens, 1)
 		}
@@ -147,6 +149,23 @@ func fresh(n int) int {
 	var b [8]byte
 	crand.Read(b[:]) // never fails (crypto/rand)
 	return int(binary.LittleEndian.Uint64(b[:]) % uint64(n))
+}
+
+// alike are the distinct words of five small letters: nonces made of them are of
+// nearly the same number of tokens, whatever the vocabulary. A text that holds
+// few of them has all its words taken.
+func alike(words []string) []string {
+	var out []string
+	for _, w := range words {
+		if len(w) == 5 && strings.Trim(w, "abcdefghijklmnopqrstuvwxyz") == "" {
+			out = append(out, w)
+		}
+	}
+	slices.Sort(out)
+	if out = slices.Compact(out); len(out) < 128 {
+		return words
+	}
+	return out
 }
 
 func corpus(spec schema.Prompt, file string) string {

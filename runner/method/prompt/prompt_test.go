@@ -123,3 +123,22 @@ func TestTextMode(t *testing.T) {
 		t.Error("counts that do not grow with the prompt were accepted")
 	}
 }
+
+// With one token a byte, two prompts of one length differ in their nonce and not
+// in their number of tokens.
+func TestTextNoncesAreAlike(t *testing.T) {
+	count := func(_ context.Context, text string) (int64, error) { return int64(1 + len(text)), nil }
+	b, err := NewText(t.Context(), schema.Prompt{Source: "text", Nonce: true}, "", count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := b.Build(500, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if y, _ := b.Build(500, 0); len(y.Text) != len(x.Text) || y.Text == x.Text {
+			t.Errorf("prompts of %d and %d bytes", len(x.Text), len(y.Text))
+		}
+	}
+}
