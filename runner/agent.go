@@ -123,7 +123,7 @@ func (a *Agent) Run(parent context.Context, state string) (reason string, err er
 		}
 		break
 	}
-	end := event.Run{RunID: a.Order.RunID, State: "end", Reason: reason}
+	end := event.Run{RunID: a.Order.RunID, State: event.RunEnd, Reason: reason}
 	if err != nil {
 		end.Detail = err.Error()
 	}
@@ -218,9 +218,9 @@ func (a *Agent) budgetOver(variant string, err error) error {
 		return err
 	}
 	for _, p := range a.todo(variant) {
-		e := event.Event{Type: event.TypeSkip, Skip: &event.Skip{PointID: p.ID, Reason: "budget", Detail: "the total budget of " + a.Order.Plan.Budget.Total.String() + " was used up"}}
+		e := event.Event{Type: event.TypeSkip, Skip: &event.Skip{PointID: p.ID, Reason: event.SkipBudget, Detail: "the total budget of " + a.Order.Plan.Budget.Total.String() + " was used up"}}
 		if len(p.Pairs()) > 0 {
-			e = event.Event{Type: event.TypePoint, Point: &event.Point{PointID: p.ID, State: "done", Stop: "budget"}}
+			e = event.Event{Type: event.TypePoint, Point: &event.Point{PointID: p.ID, State: event.PointDone, Stop: "budget"}}
 		}
 		if err := a.Record(e); err != nil {
 			return err

@@ -188,7 +188,7 @@ func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
 
 func (l *life) recordLaunch(a *Agent, e event.Deployment) error {
 	l.recorded = true
-	e.DeploymentID, e.Variant, e.VariantID, e.State = l.id, l.variant.Name, l.variant.ID, "launch"
+	e.DeploymentID, e.Variant, e.VariantID, e.State = l.id, l.variant.Name, l.variant.ID, event.DeploymentLaunch
 	return a.Record(event.Event{Type: event.TypeDeployment, Deployment: &e})
 }
 
@@ -320,7 +320,7 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 		}
 	}
 	return nil, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &event.Deployment{
-		DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "ready", Managed: l.proc != nil, LoadS: &loadS, Effective: effective(info),
+		DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: event.DeploymentReady, Managed: l.proc != nil, LoadS: &loadS, Effective: effective(info),
 	}})
 }
 
@@ -392,14 +392,14 @@ func (l *life) probe(ctx context.Context, a *Agent) (*event.Failure, error) {
 	}
 	verdict := stat.ProbeVerdict(samples, a.Order.Plan.Prompt.Nonce && l.prompts.IsText())
 	return nil, a.Record(event.Event{Type: event.TypeDeployment, Deployment: &event.Deployment{
-		DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "probed", Managed: l.proc != nil, Probe: &verdict,
+		DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: event.DeploymentProbed, Managed: l.proc != nil, Probe: &verdict,
 	}})
 }
 
 // end ends the server, if it is ours, and records how. What of it could not be
 // ended is a failure: nothing can be measured beside it.
 func (l *life) end(ctx context.Context, a *Agent) (left *event.Failure, err error) {
-	e := event.Deployment{DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: "end", Managed: l.proc != nil, Expected: true}
+	e := event.Deployment{DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: event.DeploymentEnd, Managed: l.proc != nil, Expected: true}
 	if l.proc != nil {
 		e.Expected = !l.ended()
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWait)

@@ -38,7 +38,7 @@ func (a *Agent) pilotBudgets(l *life, p *history.Point) (na, nb int, err error) 
 // noRoom gives a point for which the server has no room its outcome. Nothing failed: it
 // is we who do not ask.
 func (a *Agent) noRoom(p *history.Point, why error) error {
-	return a.Record(event.Event{Type: event.TypeSkip, Skip: &event.Skip{PointID: p.ID, Reason: "no_room", Detail: why.Error()}})
+	return a.Record(event.Event{Type: event.TypeSkip, Skip: &event.Skip{PointID: p.ID, Reason: event.SkipNoRoom, Detail: why.Error()}})
 }
 
 // size fixes a and b for the point, from its pilots where b is auto.
@@ -47,7 +47,7 @@ func (a *Agent) size(l *life, p *history.Point) (event.Point, error) {
 	if a.Order.Plan.Method.Stream != nil {
 		s.A = 0 // there is no such leg
 	}
-	return event.Point{PointID: p.ID, State: "sized", A: s.A, B: s.B, S0: s.S0S, JitterS: &s.JitterS, Capped: s.Capped}, err
+	return event.Point{PointID: p.ID, State: event.PointSized, A: s.A, B: s.B, S0: s.S0S, JitterS: &s.JitterS, Capped: s.Capped}, err
 }
 
 // coldB is the budget of leg b of a cold pair: that of the measured pairs, or, where

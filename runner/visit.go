@@ -90,7 +90,7 @@ func (a *Agent) close(p *history.Point, life string) error {
 	if !done {
 		return nil
 	}
-	return a.Record(event.Event{Type: event.TypePoint, Point: &event.Point{PointID: p.ID, State: "done", Stop: why}})
+	return a.Record(event.Event{Type: event.TypePoint, Point: &event.Point{PointID: p.ID, State: event.PointDone, Stop: why}})
 }
 
 // visit measures one pair at a point, preceded by a warm-up pair where this

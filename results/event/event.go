@@ -69,22 +69,38 @@ const (
 	EndError       = "error"
 )
 
+// States of a run.
+const (
+	RunStart  = "start"
+	RunResume = "resume"
+	RunExtend = "extend"
+	RunEnd    = "end"
+)
+
 // Run is a beginning or an end of work on an order.
 type Run struct {
 	RunID   string `json:"run_id"`
-	State   string `json:"state"` // start | resume | extend | end
+	State   string `json:"state"` // RunStart to RunEnd
 	Version string `json:"version,omitempty"`
 	Only    string `json:"only,omitempty"`   // the --only filters of this stretch
 	Reason  string `json:"reason,omitempty"` // of an end: EndDone to EndError
 	Detail  string `json:"detail,omitempty"`
 }
 
+// States of a deployment, in their order.
+const (
+	DeploymentLaunch = "launch"
+	DeploymentReady  = "ready"
+	DeploymentProbed = "probed"
+	DeploymentEnd    = "end"
+)
+
 // Deployment is a step in one life of a server.
 type Deployment struct {
 	DeploymentID string `json:"deployment_id"` // o1-d1, o1-d2, … ; names the log
 	Variant      string `json:"variant"`
 	VariantID    string `json:"variant_id"`
-	State        string `json:"state"` // launch | ready | probed | end
+	State        string `json:"state"` // DeploymentLaunch to DeploymentEnd
 
 	// launch
 	Argv    []string `json:"argv,omitempty"` // secrets replaced by their names
@@ -222,6 +238,13 @@ type Flush struct {
 	Detail       string  `json:"detail,omitempty"`
 }
 
+// Ends of a pair.
+const (
+	RepeatComplete  = "complete"
+	RepeatFailed    = "failed"
+	RepeatCancelled = "cancelled"
+)
+
 // Repeat ends one pair. Its legs are the samples of the same point, repeat,
 // attempt and role; a pair without this event is torn.
 type Repeat struct {
@@ -233,13 +256,21 @@ type Repeat struct {
 	A            int    `json:"a"` // tokens asked for
 	B            int    `json:"b"`
 	Order        string `json:"order"`  // ab | ba
-	Status       string `json:"status"` // complete | failed | cancelled
+	Status       string `json:"status"` // RepeatComplete to RepeatCancelled
 }
+
+// States of a point.
+const (
+	PointSized = "sized" // its token budgets are fixed
+	PointDone  = "done"
+	PointRetry = "retry"
+	PointGate  = "gate" // its output gate was answered
+)
 
 // Point is a step in the life of a point.
 type Point struct {
 	PointID string `json:"point_id"`
-	State   string `json:"state"` // sized | done | retry | gate
+	State   string `json:"state"` // PointSized to PointGate
 
 	// sized: the token budgets are fixed for the point
 	A       int      `json:"a,omitempty"`
@@ -285,10 +316,16 @@ type Output struct {
 	Detail string  `json:"detail,omitempty"` // why there is no output
 }
 
+// Reasons of a skip. Others are policies of the spec: skip_longer, stop_variant.
+const (
+	SkipBudget = "budget"
+	SkipNoRoom = "no_room" // the server has none for the point's answers or requests
+)
+
 // Skip records a planned point that will not be measured, and why.
 type Skip struct {
 	PointID string `json:"point_id"`
-	Reason  string `json:"reason"`            // skip_longer | stop_variant | budget | no_room
+	Reason  string `json:"reason"`            // SkipBudget, SkipNoRoom, or the policy behind it
 	Because string `json:"because,omitempty"` // point_id of the failure behind it
 	Detail  string `json:"detail,omitempty"`
 }

@@ -87,12 +87,6 @@ type Pair struct {
 	superseded bool // tried again since, or about to be: it enters no figure
 }
 
-// States of a pair. What ended in no other way was torn by a crash.
-const (
-	complete  = "complete"
-	cancelled = "cancelled"
-)
-
 type pairKey struct {
 	role            string
 	repeat, attempt int
@@ -222,13 +216,13 @@ func (h *History) deployment(e event.Event) {
 		l = h.life(d)
 	}
 	switch d.State {
-	case "launch":
+	case event.DeploymentLaunch:
 		l.Deployment, l.LaunchedAt = d, e.Time
-	case "ready":
+	case event.DeploymentReady:
 		l.Ready, l.LoadS, l.Effective = true, d.LoadS, d.Effective
-	case "probed":
+	case event.DeploymentProbed:
 		l.Probe = d.Probe
-	case "end":
+	case event.DeploymentEnd:
 		l.Ended = true
 		l.ExitCode, l.ExitSignal, l.Expected, l.LifeS, l.LogTail = d.ExitCode, d.ExitSignal, d.Expected, d.LifeS, d.LogTail
 	}
@@ -240,9 +234,9 @@ func (p *Point) pair(k pairKey, life string) *Pair {
 	p.estimate = nil
 	pr := p.pairs[k]
 	if pr == nil {
-		pr = &Pair{Role: k.role, Repeat: k.repeat, Attempt: k.attempt, Status: cancelled}
+		pr = &Pair{Role: k.role, Repeat: k.repeat, Attempt: k.attempt, Status: event.RepeatCancelled}
 		for _, other := range p.order {
-			if earlier := p.pairs[other]; other.role == k.role && other.repeat == k.repeat && earlier.Status != complete {
+			if earlier := p.pairs[other]; other.role == k.role && other.repeat == k.repeat && earlier.Status != event.RepeatComplete {
 				earlier.superseded = true
 			}
 		}
@@ -301,18 +295,18 @@ func (p *Point) end(r event.Repeat) *Pair {
 func (p *Point) step(e event.Point) {
 	p.estimate = nil
 	switch e.State {
-	case "sized":
+	case event.PointSized:
 		p.Sized = &e
-	case "done":
-		p.Stop = cmp.Or(e.Stop, "done")
-	case "gate":
+	case event.PointDone:
+		p.Stop = cmp.Or(e.Stop, event.PointDone)
+	case event.PointGate:
 		if c := p.history.checks(p); c.result == nil {
 			c.result = e.Gate
 		}
-	case "retry": // what went wrong is forgotten, what was measured is not
+	case event.PointRetry: // what went wrong is forgotten, what was measured is not
 		p.Failure, p.Skip, p.Stop = nil, nil, ""
 		for _, pr := range p.pairs {
-			pr.superseded = pr.superseded || pr.Status != complete
+			pr.superseded = pr.superseded || pr.Status != event.RepeatComplete
 		}
 	}
 }
@@ -327,7 +321,7 @@ func (p *Point) Pairs() []*Pair { return p.of(event.RoleMeasure) }
 func (p *Point) Pilots() []stat.Pair {
 	var out []stat.Pair
 	for _, pr := range p.of(event.RolePilot) {
-		if pr.Status == complete {
+		if pr.Status == event.RepeatComplete {
 			out = append(out, pr.Pair)
 		}
 	}
@@ -351,7 +345,7 @@ func (p *Point) of(role string) []*Pair {
 
 func (pr *Pair) judge(r stat.Rules) {
 	pr.Pair, pr.judged = stat.NewPair(pr.A, pr.B, r, pr.mid...), true
-	if (!pr.ended || pr.Status == cancelled) && !pr.Pair.Interrupted() {
+	if (!pr.ended || pr.Status == event.RepeatCancelled) && !pr.Pair.Interrupted() {
 		// Both legs are there, but not the word that the pair was whole.
 		pr.Pair.Reasons = append(pr.Pair.Reasons, stat.Finding{Code: stat.Cancelled, Detail: "interrupted before the pair was recorded as complete"})
 	}
@@ -408,9 +402,9 @@ func (p *Point) Next(role string) (repeat, attempt int) {
 		switch pr := p.pairs[k]; {
 		case k.role != role || k.repeat < repeat:
 		case k.repeat > repeat:
-			repeat, attempt, done = k.repeat, k.attempt, pr.Status == complete
+			repeat, attempt, done = k.repeat, k.attempt, pr.Status == event.RepeatComplete
 		default:
-			attempt, done = max(attempt, k.attempt), done || pr.Status == complete
+			attempt, done = max(attempt, k.attempt), done || pr.Status == event.RepeatComplete
 		}
 	}
 	if done {
@@ -533,7 +527,7 @@ func (l *Life) Drift() (p *Point, ratio *float64) {
 			continue
 		}
 		for _, last := range l.again.of(event.RoleDrift) {
-			if last.Life == l.DeploymentID && last.Status == complete {
+			if last.Life == l.DeploymentID && last.Status == event.RepeatComplete {
 				ratio = stat.Drift(first.Pair, last.Pair)
 			}
 		}

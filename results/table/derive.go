@@ -120,7 +120,7 @@ func (d *deriver) stretches(r *RunRow) {
 	var versions []string
 	for _, e := range d.h.Runs {
 		last[e.Order] = e.Run.Reason
-		if e.Run.State != "end" {
+		if e.Run.State != event.RunEnd {
 			begun[e.Order]++
 			versions = append(versions, e.Run.Version)
 			last[e.Order] = "" // running, or cut off

@@ -89,7 +89,7 @@ and leaves a run that "twopoint resume" goes on with.`,
 			if err := secretsSet(p, chosen); err != nil {
 				return err
 			}
-			s := session{app: a, plan: p, chosen: chosen, only: only, limit: stretch.limit, state: "start"}
+			s := session{app: a, plan: p, chosen: chosen, only: only, limit: stretch.limit, state: event.RunStart}
 			id := run.NewID(time.Now())
 			files, err := a.runFiles(cmd.Context(), loaded, p)
 			if err != nil {
@@ -253,7 +253,7 @@ unless --retry failed asks for them. RUN is a folder, an id, a tag or "last".`,
 			if err != nil {
 				return err
 			}
-			s.state, s.retry = "resume", retry == "failed"
+			s.state, s.retry = event.RunResume, retry == "failed"
 			return s.measure(cmd.Context())
 		},
 	}
@@ -318,7 +318,7 @@ measured under must not change.`,
 			if err != nil {
 				return trouble(err)
 			}
-			s.plan, s.state = merged, "extend"
+			s.plan, s.state = merged, event.RunExtend
 			return s.measure(cmd.Context())
 		},
 	}
@@ -449,7 +449,7 @@ func (s *session) reopen() error {
 	var again []event.Event
 	for _, p := range s.history.Points() {
 		if (p.Failure != nil || p.Skip != nil) && (s.chosen == nil || s.chosen(p.Point)) {
-			again = append(again, event.Event{Type: event.TypePoint, Point: &event.Point{PointID: p.ID, State: "retry"}})
+			again = append(again, event.Event{Type: event.TypePoint, Point: &event.Point{PointID: p.ID, State: event.PointRetry}})
 		}
 	}
 	again, err := s.journal.Append(again...)

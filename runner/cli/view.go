@@ -67,7 +67,7 @@ func (p *progress) line(e event.Event) string {
 		d := e.Deployment
 		p.pairAt = time.Now()
 		switch d.State {
-		case "launch":
+		case event.DeploymentLaunch:
 			p.now = "starting " + d.Variant
 			if !d.Managed {
 				return fmt.Sprintf("%s: measuring the server that is there", d.Variant)
@@ -76,14 +76,14 @@ func (p *progress) line(e event.Event) string {
 				return ""
 			}
 			return fmt.Sprintf("%s: server started (%s, pid %d, port %d)", d.Variant, d.DeploymentID, d.PID, d.Port)
-		case "ready":
+		case event.DeploymentReady:
 			p.now = "probing the prefix cache of " + d.Variant
 			if d.LoadS != nil {
 				return fmt.Sprintf("%s: ready after %s", d.Variant, seconds(*d.LoadS))
 			}
-		case "probed":
+		case event.DeploymentProbed:
 			return fmt.Sprintf("%s: a flush empties the prefix cache: %s", d.Variant, d.Probe.Proven)
-		case "end":
+		case event.DeploymentEnd:
 			if !d.Expected && d.Managed {
 				return fmt.Sprintf("%s: the server ended by itself (%s)", d.Variant, exitWords(d))
 			}
@@ -97,12 +97,12 @@ func (p *progress) line(e event.Event) string {
 		took := time.Since(p.pairAt)
 		p.pairAt = time.Now()
 		p.now = pt.Key
-		if r.Status != "complete" || r.Role != event.RoleMeasure {
+		if r.Status != event.RepeatComplete || r.Role != event.RoleMeasure {
 			return ""
 		}
 		p.cost[pt.ID] = took
 		return p.pairLine(pt)
-	case e.Point != nil && e.Point.State == "done":
+	case e.Point != nil && e.Point.State == event.PointDone:
 		if pt := p.h.Point(e.Point.PointID); pt != nil {
 			return fmt.Sprintf("%s: done (%s), %s", pt.Key, e.Point.Stop, statusWords(pt))
 		}
@@ -206,7 +206,7 @@ type liveView struct {
 
 func (v *liveView) event(e event.Event) {
 	line := v.line(e)
-	lasting := line != "" && (e.Failure != nil || e.Skip != nil || e.Note != nil || e.Deployment != nil && e.Deployment.State == "end")
+	lasting := line != "" && (e.Failure != nil || e.Skip != nil || e.Note != nil || e.Deployment != nil && e.Deployment.State == event.DeploymentEnd)
 	if !lasting && e.Repeat == nil && time.Since(v.last) < 100*time.Millisecond {
 		return
 	}

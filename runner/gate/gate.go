@@ -84,7 +84,7 @@ func Run(ctx context.Context, s Server, c Checks, rec Recorder) (failed *event.S
 		}
 	}
 	s.WaitIdle(ctx)
-	return r.failed, rec.Record(event.Event{Type: event.TypePoint, Point: &event.Point{PointID: c.Point.ID, State: "gate", Gate: &r.result}})
+	return r.failed, rec.Record(event.Event{Type: event.TypePoint, Point: &event.Point{PointID: c.Point.ID, State: event.PointGate, Gate: &r.result}})
 }
 
 // run is a gate under way.

@@ -86,13 +86,13 @@ type Pair struct {
 // Measure runs one pair: for each leg it waits until the server is idle,
 // flushes, settles, and sends the timed requests. Each leg is recorded as it
 // comes, the pair's end with the last one. When a request fails the pair ends
-// with status "failed" and failed is that sample. err is the recorder's or the
+// with status RepeatFailed and failed is that sample. err is the recorder's or the
 // context's.
 func Measure(ctx context.Context, s Server, p Pair, rec Recorder) (failed *event.Sample, err error) {
 	legs := slices.Clone(p.Legs)
 	end := event.Repeat{
 		DeploymentID: p.DeploymentID, PointID: p.Point.ID, Role: p.Role, Repeat: p.Repeat, Attempt: p.Attempt,
-		B: legs[len(legs)-1].Tokens, Order: "ab", Status: "complete",
+		B: legs[len(legs)-1].Tokens, Order: "ab", Status: event.RepeatComplete,
 	}
 	if len(legs) > 1 {
 		end.A = legs[0].Tokens
@@ -107,7 +107,7 @@ func Measure(ctx context.Context, s Server, p Pair, rec Recorder) (failed *event
 			return nil, err
 		}
 		if failed, err := record(rec, samples, nil); failed != nil || err != nil {
-			end.Status = "failed"
+			end.Status = event.RepeatFailed
 			return failed, errors.Join(err, rec.Record(event.Event{Type: event.TypeRepeat, Repeat: &end}))
 		}
 	}
@@ -117,7 +117,7 @@ func Measure(ctx context.Context, s Server, p Pair, rec Recorder) (failed *event
 			return nil, err
 		}
 		if failed := firstFailed(samples); failed != nil {
-			end.Status = "failed"
+			end.Status = event.RepeatFailed
 			_, err := record(rec, samples, &end)
 			return failed, err
 		}
