@@ -91,13 +91,15 @@ func managed(t testing.TB, engine string, s standin.Script, fields string) strin
 
 // measure runs a spec to its end and reads its tables. more are arguments of the
 // program, and NAME=value settings of its environment before them. On a machine
-// that is busy with something else twopoint refuses a number (wide_interval):
-// then it runs again, twice at most.
+// that is busy with something else twopoint may refuse a number: then it runs
+// again, twice at most.
 func measure(t testing.TB, spec string, more ...string) (o outcome) {
 	t.Helper()
 	for range 3 {
 		o = measureOnce(t, spec, more...)
-		busy := func(p table.PointRow) bool { return p.Reason == "wide_interval" }
+		busy := func(p table.PointRow) bool {
+			return p.Reason == "wide_interval" || p.Reason == "cache_suspected" || p.Reason == "not_concurrent"
+		}
 		if !slices.ContainsFunc(o.Points, busy) {
 			break
 		}
