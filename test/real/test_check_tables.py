@@ -37,6 +37,7 @@ def good():
         "points": t(point_id=(S, ["p1", "p2"]), status=(S, ["ok", "failed"]), decode_tok_s=(F, [4.0, None]), decode_tok_s_raw=(F, [None, 3.0])),
         "fits": t(variant_id=(S, ["v", "v"]), concurrency=(I, [1, 1]), quantity=(S, ["s_per_tok", "s_per_step"]), slope=(F, [None, None])),
         "settings": t(variant=(S, ["v", "v"]), name=(S, ["ctx", "ctx"]), source=(S, ["requested", "effective"]), value_num=(F, [1.0, None])),
+        "telemetry": t(order_id=(S, ["o1", "o1"]), seq=(I, [7, 7]), device=(S, ["host", "gpu0"]), power_w=(F, [None, 250.0])),
     }
 
 
@@ -80,7 +81,7 @@ class CheckTables(unittest.TestCase):
         pq.write_table(tables.set_column(0, tables.schema.field(0), pa.array(["r2"] * tables.num_rows)), self.dir / "b" / "columns.parquet")
         code, out, err = self.check(self.dir / "a", self.dir / "b")
         self.assertEqual((code, err), (0, ""))
-        self.assertIn("2 runs, 16 tables", out)
+        self.assertIn("2 runs, 18 tables", out)
         self.assertIn("points.parquet: 2 rows of 6 columns", out)
 
     def test_each_broken_promise_is_named(self):
