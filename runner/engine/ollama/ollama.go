@@ -401,6 +401,18 @@ func (Engine) Flush(ctx context.Context, c *engine.Client) event.Flush {
 	case answer.DoneReason != "unload":
 		return verdict(false, fmt.Sprintf("the server did not unload the model: done_reason %q", answer.DoneReason))
 	}
+	// The answer comes before the deed, and a load in between is served by the
+	// runner that is about to go.
+	for try := 0; ; try++ {
+		if _, err := find(ctx, c, m.Name); errors.Is(err, errNotLoaded) {
+			break
+		} else if err != nil {
+			return verdict(false, err.Error())
+		}
+		if err := engine.BackOff(ctx, try); err != nil {
+			return verdict(false, "the model is still loaded; "+err.Error())
+		}
+	}
 	if err := load(ctx, c, m.Name, m.ContextLength); err != nil {
 		return verdict(false, err.Error())
 	}

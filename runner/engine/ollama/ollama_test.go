@@ -26,8 +26,13 @@ func replay(t *testing.T, ps string, generated ...string) (*engine.Client, func(
 	t.Helper()
 	var mu sync.Mutex
 	var bodies []generate
+	gone := false
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status, file := 200, map[string]string{"/api/version": "version.json", "/api/tags": "tags.json", "/api/ps": ps, "/api/show": "show.json"}[r.URL.Path]
+		if mu.Lock(); gone && r.URL.Path == "/api/ps" {
+			file = "ps_empty.json"
+		}
+		mu.Unlock()
 		if r.URL.Path == "/api/generate" {
 			raw, _ := io.ReadAll(r.Body)
 			var g generate
@@ -40,6 +45,7 @@ func replay(t *testing.T, ps string, generated ...string) (*engine.Client, func(
 				file = generated[len(bodies)]
 			}
 			bodies = append(bodies, g)
+			gone = file == "unload.json"
 		}
 		for prefix, code := range map[string]int{"400 ": 400, "404 ": 404, "500 ": 500} {
 			if rest, is := strings.CutPrefix(file, prefix); is {
@@ -170,6 +176,14 @@ func TestStandin(t *testing.T) {
 	s := Engine{}.Generate(t.Context(), c, engine.Request{Model: "tiny", Text: "Light is refracted by glass.", MaxTokens: 17, Stream: true})
 	if s.ServerDecodeSPerTok == nil || *s.ServerDecodeSPerTok < 0.0019 || *s.ServerDecodeSPerTok > 0.0021 { // scripted, not measured
 		t.Errorf("the server's own time per token: %+v", s)
+	}
+	// The model stays for a moment after it was unloaded.
+	for range 3 {
+		f := Engine{}.Flush(t.Context(), c)
+		s := Engine{}.Generate(t.Context(), c, engine.Request{Model: "tiny", Text: "Light is refracted.", MaxTokens: 2, Stream: true})
+		if f.OK == nil || !*f.OK || s.Error != "" || s.LoadS != nil {
+			t.Errorf("flush %+v, then %q %q", f, s.Error, s.Detail)
+		}
 	}
 }
 
