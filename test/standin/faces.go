@@ -240,7 +240,13 @@ func (s *Server) ollamaCommon(w http.ResponseWriter, r *http.Request) bool {
 		answer(w, 200, map[string]any{"models": []any{model}})
 	case "/api/ps":
 		model["context_length"], model["size"], model["size_vram"] = s.script.Limit, 1<<30, 0
-		answer(w, 200, map[string]any{"models": []any{model}})
+		list := []any{model}
+		s.mu.Lock()
+		if !s.gone.IsZero() && time.Now().After(s.gone) {
+			list = []any{}
+		}
+		s.mu.Unlock()
+		answer(w, 200, map[string]any{"models": list})
 	case "/api/show":
 		answer(w, 200, map[string]any{"details": map[string]any{"family": "standin"}, "model_info": map[string]any{}})
 	default:
@@ -249,17 +255,31 @@ func (s *Server) ollamaCommon(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
+// unloadS is how long a model stays in memory after it was unloaded. A request
+// before that is served by what is about to go; one after that loads it again.
+const unloadS = 0.020
+
 // ollamaLoad answers requests without a prompt: load and unload.
 func (s *Server) ollamaLoad(w http.ResponseWriter, a *ask) bool {
 	if name, _ := a.body["model"].(string); name != "" && name != s.script.Model {
 		answer(w, 404, map[string]any{"error": "model '" + name + "' not found"})
 		return true
 	}
-	if text, _ := a.body["prompt"].(string); text != "" {
+	v, set := a.body["keep_alive"]
+	text, _ := a.body["prompt"].(string)
+	unload := text == "" && set && (v == 0.0 || v == "0")
+	s.mu.Lock()
+	if unload {
+		s.gone = time.Now().Add(seconds(unloadS))
+	} else if time.Now().After(s.gone) {
+		s.gone = time.Time{}
+	}
+	s.mu.Unlock()
+	if text != "" {
 		return false
 	}
 	why := "load"
-	if v, set := a.body["keep_alive"]; set && (v == 0.0 || v == "0") {
+	if unload {
 		why = "unload"
 		s.mu.Lock()
 		s.flushes++
@@ -282,7 +302,7 @@ func (s *Server) ollamaEvent(a *ask, from, to int, finish string) map[string]any
 		decode += d
 	}
 	m["done_reason"] = finish
-	m["total_duration"], m["load_duration"] = ns(a.times.prefillS+decode), ns(0)
+	m["total_duration"], m["load_duration"] = ns(a.times.prefillS+decode), ns(0.001) // never zero
 	m["prompt_eval_duration"], m["eval_duration"] = ns(a.times.prefillS), ns(decode)
 	if !a.script.Counts.NoUsage {
 		m["eval_count"] = a.answerCount(a.n)

@@ -46,6 +46,7 @@ type Server struct {
 	bodies    []map[string]any
 	dead      bool
 	hung      bool
+	gone      time.Time // ollama: when the model is out of memory; zero: it stays
 
 	running, waiting atomic.Int64
 	steps, accepted  atomic.Int64 // of all answers: steps with drafts, and tokens beyond one a step
