@@ -56,7 +56,8 @@ func (h *History) confirmed(p *Point) stat.Point {
 		}
 		seen := false
 		for _, pr := range end.of(event.RoleCold) {
-			agrees, known, detail := stat.Cold(pr.Pair, *end.estimate)
+			agrees, known, detail := stat.Cold(pr.Pair, end.stats(""))
+			known = known && end.estimate.Status == stat.OK // else there is nothing to confirm
 			if known && !agrees {
 				return e.Refuse(stat.ColdDisagrees, fmt.Sprintf("%s: %s", end.Key, detail))
 			}

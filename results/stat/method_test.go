@@ -202,13 +202,16 @@ func TestCold(t *testing.T) {
 	}
 	// j = 1 % of 0.8 s; 3·√2·8 ms/128 = 0.265 ms.
 	for s, want := range map[float64]bool{0.020: true, 0.02026: true, 0.02028: false, 0.019: false} {
-		agrees, known, detail := Cold(cold(s), pt)
+		agrees, known, detail := Cold(cold(s), pairs)
 		if !known || agrees != want {
 			t.Errorf("%g s: agrees %v, known %v (%s)", s, agrees, known, detail)
 		}
 	}
-	if _, known, _ := Cold(NewPair(nil, nil, exact), pt); known {
+	if _, known, _ := Cold(NewPair(nil, nil, exact), pairs); known {
 		t.Error("a torn pair says something")
+	}
+	if _, known, _ := Cold(cold(0.020), pairs[:2]); known {
+		t.Error("two pairs say something")
 	}
 	refused := pt.Refuse(ColdDisagrees, "x")
 	if refused.Status != Invalid || refused.Values != nil || refused.Raw == nil || pt.Values == nil {
