@@ -6,16 +6,15 @@ import "strings"
 // states them, by nvidia-smi's names without "NVIDIA ". Where editions of one name
 // differ it is the fastest's: a bound made from it then never accuses wrongly.
 var peaks = map[string]float64{
-	"A100-SXM4-80GB":                        2039,
-	"H100 80GB HBM3":                        3350,
-	"H200":                                  4800,
-	"B200":                                  8000,
-	"B300 SXM6 AC":                          8000,
-	"L4":                                    300,
-	"L40S":                                  864,
-	"GeForce RTX 4090":                      1008,
-	"GeForce RTX 5090":                      1792,
-	"RTX PRO 6000 Blackwell Server Edition": 1792,
+	"A100-SXM4-80GB":   2039,
+	"H100 80GB HBM3":   3350,
+	"H200":             4800,
+	"B200":             8000,
+	"B300 SXM6 AC":     8000,
+	"L4":               300,
+	"L40S":             864,
+	"GeForce RTX 4090": 1008,
+	"GeForce RTX 5090": 1792,
 	"RTX PRO 6000 Blackwell Workstation Edition":       1792,
 	"RTX PRO 6000 Blackwell Max-Q Workstation Edition": 1792,
 }
