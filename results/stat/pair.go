@@ -65,9 +65,10 @@ type Leg struct {
 	Steps        *float64 // forward passes of decode
 	PromptTokens *float64
 	CachedTokens *int64   // the largest
-	TTFTS        *float64 // nil where a stream is missing or buffered
+	TTFTS        *float64 // nil where a stream is missing, buffered or held back
 	SpreadS      *float64 // from the earliest to the latest first token of several requests
-	Chunks       int      // pieces in which the tokens of all requests arrived
+	Chunks       int      // pieces in which the server sent the tokens of all requests
+	Arrivals     int      // the same, pieces that were read together counted once
 }
 
 // Pair is one repeat of a method. With n the tokens that the server says it
@@ -158,9 +159,9 @@ const fewSteps = 32
 // many samples as the concurrency, in any order; with fewer the pair is torn.
 func NewPair(a, b []event.Sample, r Rules, mid ...[]event.Sample) Pair {
 	legs := r.legs(a, b, mid)
-	p := Pair{Order: "ab", Requests: r.requests(), A: newLeg(a), B: newLeg(b)}
+	p := Pair{Order: "ab", Requests: r.requests(), A: newLeg(a, r), B: newLeg(b, r)}
 	for _, m := range mid {
-		p.Mid = append(p.Mid, newLeg(m))
+		p.Mid = append(p.Mid, newLeg(m, r))
 	}
 	for _, l := range legs {
 		for _, s := range l.samples {
@@ -197,12 +198,12 @@ func (r Rules) legs(a, b []event.Sample, mid [][]event.Sample) []leg {
 	}
 	for i, l := range legs {
 		legs[i].samples = slices.SortedStableFunc(slices.Values(l.samples), func(x, y event.Sample) int { return cmp.Compare(x.Slot, y.Slot) })
-		legs[i].of = newLeg(legs[i].samples)
+		legs[i].of = newLeg(legs[i].samples, r)
 	}
 	return legs
 }
 
-func newLeg(samples []event.Sample) Leg {
+func newLeg(samples []event.Sample, r Rules) Leg {
 	var l Leg
 	if len(samples) == 0 {
 		return l
@@ -210,10 +211,11 @@ func newLeg(samples []event.Sample) Leg {
 	l.Tokens = meanCount(samples, func(s event.Sample) *int64 { return s.CompletionTokens })
 	l.Steps = meanCount(samples, func(s event.Sample) *int64 { return s.Steps })
 	l.PromptTokens = meanCount(samples, func(s event.Sample) *int64 { return s.PromptTokens })
-	l.TTFTS = meanOf(samples, ttft)
+	l.TTFTS = meanOf(samples, r.ttft)
 	allCached := true
 	for _, s := range samples {
 		l.Chunks += len(s.ChunkS)
+		l.Arrivals += reads(s)
 		if s.CachedTokens == nil {
 			allCached = false
 		} else if l.CachedTokens == nil || *s.CachedTokens > *l.CachedTokens {
@@ -226,17 +228,9 @@ func newLeg(samples []event.Sample) Leg {
 	if len(samples) == 1 {
 		l.TimeS = finite(samples[0].TotalS)
 	} else {
-		l.TimeS, l.SpreadS = makespan(samples)
+		l.TimeS, l.SpreadS = r.makespan(samples)
 	}
 	return l
-}
-
-// ttft is the time to first token where the stream's inner times mean something.
-func ttft(s event.Sample) *float64 {
-	if !s.Streamed || s.Buffered || s.TTFTS == nil || *s.TTFTS <= 0 {
-		return nil
-	}
-	return finite(*s.TTFTS)
 }
 
 func meanCount(samples []event.Sample, get func(event.Sample) *int64) *float64 {
@@ -362,6 +356,8 @@ func (p *Pair) judgeSample(name string, s event.Sample, r Rules) {
 	}
 	if s.Buffered {
 		p.doubt(BufferedStream, "%s: all tokens arrived together", name)
+	} else if r.held(s) {
+		p.doubt(BufferedStream, "%s: %d pieces with tokens arrived in %d reads", name, len(s.ChunkS), reads(s))
 	} else if n := len(s.ChunkS); n > 0 {
 		if tail := s.TotalS - s.ChunkS[n-1]; finite(tail) != nil && tail > lateEnd && tail > lateShare*s.ChunkS[0] {
 			p.doubt(LateEnd, "%s: the stream ended %.3g s after its last token; the prefill time holds that too", name, tail)
@@ -524,14 +520,14 @@ func count(x *float64) string {
 // measure computes the figures that the samples give.
 func (p *Pair) measure(b []event.Sample, r Rules) {
 	c := float64(r.requests())
-	p.measureStream(b)
+	p.measureStream(b, r)
 	if r.requests() > 1 {
 		p.SPerTokStream = p.window(b, r)
 	}
 	switch {
 	case r.Method == schema.MethodStream:
 		if p.SPerTokStream == nil && r.requests() == 1 {
-			p.reason(NoStream, "leg b: %s", whyNoStream(b[0]))
+			p.reason(NoStream, "leg b: %s", r.whyNoStream(b[0]))
 		}
 		p.Main = p.SPerTokStream
 		p.doubtFewSteps(p.B.Chunks/max(r.requests(), 1)-1, p.B.Tokens)
@@ -563,19 +559,6 @@ func (p *Pair) measure(b []event.Sample, r Rules) {
 			}
 		}
 	}
-}
-
-// whyNoStream says what keeps a stream's inner times from being a figure.
-func whyNoStream(s event.Sample) string {
-	switch {
-	case !s.Streamed:
-		return "the answer did not stream"
-	case s.Buffered:
-		return "all tokens arrived together"
-	case chunkTokens(s) == nil:
-		return "the stream does not say how many tokens each piece holds"
-	}
-	return fmt.Sprintf("%d pieces are too few", len(s.ChunkS))
 }
 
 // ascending are the legs as the slope goes through them.
@@ -677,83 +660,4 @@ func (p *Pair) measurePrefill(c float64) {
 	if p.A.PromptTokens != nil && positive(p.B.PromptTokens) != nil && math.Abs(*p.A.PromptTokens-*p.B.PromptTokens) <= nonceSpread {
 		p.PrefillTokS = perSecond(c**p.A.PromptTokens, p.PrefillS)
 	}
-}
-
-// measureStream fills what the stream of leg b shows, averaged over requests.
-func (p *Pair) measureStream(b []event.Sample) {
-	p.TTFTS = p.B.TTFTS
-	p.TPOTS = meanOf(b, func(s event.Sample) *float64 {
-		t := ttft(s)
-		if t == nil || s.CompletionTokens == nil || *s.CompletionTokens < 2 {
-			return nil
-		}
-		return finite((s.TotalS - *t) / float64(*s.CompletionTokens-1))
-	})
-	p.ITLS = meanOf(b, medianITL)
-	p.DecodeStreamTokS = meanOf(b, streamRate)
-	p.SPerTokStream = perSecond(1, p.DecodeStreamTokS)
-	p.SPerTokServer = meanOf(b, func(s event.Sample) *float64 { return positive(finiteOf(s.ServerDecodeSPerTok)) })
-}
-
-func finiteOf(x *float64) *float64 {
-	if x == nil {
-		return nil
-	}
-	return finite(*x)
-}
-
-// chunkTokens is the number of tokens in each chunk of a stream whose times mean
-// something, nil where that is unknown: a chunk is not a token.
-func chunkTokens(s event.Sample) []int32 {
-	if !s.Streamed || s.Buffered || len(s.ChunkS) == 0 {
-		return nil
-	}
-	if len(s.ChunkTokens) == len(s.ChunkS) {
-		return s.ChunkTokens
-	}
-	if s.CompletionTokens != nil && *s.CompletionTokens == int64(len(s.ChunkS)) {
-		return slices.Repeat([]int32{1}, len(s.ChunkS))
-	}
-	return nil
-}
-
-// streamRate is tokens after the first chunk over the time from first to last.
-func streamRate(s event.Sample) *float64 {
-	tokens := chunkTokens(s)
-	if len(tokens) < 2 {
-		return nil
-	}
-	var n float64
-	for _, k := range tokens[1:] {
-		n += float64(k)
-	}
-	t := s.ChunkS[len(s.ChunkS)-1] - s.ChunkS[0]
-	return perSecond(n, &t)
-}
-
-// medianITL is the median gap between two tokens of a stream, every token of a
-// chunk taking an equal share of the chunk's gap.
-func medianITL(s event.Sample) *float64 {
-	type gap struct{ s, tokens float64 }
-	tokens := chunkTokens(s)
-	var gaps []gap
-	var total float64
-	for i := 1; i < len(tokens); i++ {
-		if k := float64(tokens[i]); k > 0 {
-			gaps = append(gaps, gap{(s.ChunkS[i] - s.ChunkS[i-1]) / k, k})
-			total += k
-		}
-	}
-	slices.SortFunc(gaps, func(x, y gap) int { return cmp.Compare(x.s, y.s) })
-	var below float64
-	for i, g := range gaps {
-		below += g.tokens
-		switch {
-		case 2*below > total:
-			return finite(g.s)
-		case 2*below == total:
-			return finite((g.s + gaps[i+1].s) / 2)
-		}
-	}
-	return nil
 }

@@ -56,7 +56,7 @@ func ProbeVerdict(samples []event.Sample, template bool) event.Probe {
 
 // over is the ratio of two requests' times to first token.
 func over(x, y event.Sample) *float64 {
-	a, b := ttft(x), ttft(y)
+	a, b := Rules{}.ttft(x), Rules{}.ttft(y)
 	if a == nil || b == nil {
 		a, b = positive(finite(x.TotalS)), positive(finite(y.TotalS))
 	}

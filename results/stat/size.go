@@ -152,12 +152,16 @@ func Size(pilots []Pair, r SizeRequest) (Sizing, error) {
 }
 
 // windowTokens is the b − a that keeps every request decoding for windowSteps
-// steps after the latest first token of the pilots.
+// steps after the latest first token of the pilots. A server that sends the tokens
+// of several steps together shows as many of them as it sends pieces.
 func windowTokens(pilots []Pair, s0 *float64) float64 {
 	accept, stagger := 1.0, 0.0
 	for _, p := range pilots {
 		if p.AcceptLength != nil {
 			accept = max(accept, *p.AcceptLength)
+		}
+		if p.B.Tokens != nil && p.B.Arrivals > 0 {
+			accept = max(accept, *p.B.Tokens*float64(p.Requests)/float64(p.B.Arrivals))
 		}
 		if p.B.SpreadS != nil && s0 != nil {
 			stagger = max(stagger, *p.B.SpreadS / *s0)

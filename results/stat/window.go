@@ -2,6 +2,7 @@ package stat
 
 import (
 	"math"
+	"slices"
 
 	"twopoint/results/event"
 )
@@ -13,7 +14,7 @@ const minWindowSteps = 16
 // makespan is the time from the first byte of a leg's earliest request to the
 // last byte of its latest, and spread the time from the earliest first token to
 // the latest. Both need the requests' common clock.
-func makespan(samples []event.Sample) (span, spread *float64) {
+func (r Rules) makespan(samples []event.Sample) (span, spread *float64) {
 	first, last := math.Inf(1), math.Inf(-1)
 	earliest, latest := math.Inf(1), math.Inf(-1)
 	for _, s := range samples {
@@ -23,7 +24,7 @@ func makespan(samples []event.Sample) (span, spread *float64) {
 		first = min(first, *s.OffsetS)
 		last = max(last, *s.OffsetS+s.TotalS)
 		t := math.NaN()
-		if x := ttft(s); x != nil {
+		if x := r.ttft(s); x != nil {
 			t = *s.OffsetS + *x
 		}
 		earliest, latest = math.Min(earliest, t), math.Max(latest, t)
@@ -43,44 +44,58 @@ func makespan(samples []event.Sample) (span, spread *float64) {
 // requests over 32 steps 2.9 % too low.
 func (p *Pair) window(b []event.Sample, r Rules) *float64 {
 	open, end := math.Inf(-1), math.Inf(1)
-	for _, s := range b {
-		if s.OffsetS == nil || chunkTokens(s) == nil {
+	streams := make([][]arrival, len(b))
+	for i, s := range b {
+		as := arrivals(s)
+		if s.OffsetS == nil || as == nil {
 			p.reason(NotConcurrent, "leg b slot %d: no stream and clock to place its tokens in time", s.Slot)
 			return nil
 		}
-		open = max(open, *s.OffsetS+s.ChunkS[0])
-		end = min(end, *s.OffsetS+s.ChunkS[len(s.ChunkS)-1])
+		streams[i] = as
+		open = max(open, *s.OffsetS+as[0].s)
+		end = min(end, *s.OffsetS+as[len(as)-1].s)
 	}
 	if !(end > open) {
 		p.reason(NotConcurrent, "one request of leg b ended %.4g s before another began to decode", open-end)
 		return nil
 	}
-	var rate float64
+	c := float64(r.requests())
+	var rate, edges float64
 	steps := math.MaxInt
-	for _, s := range b {
-		var tokens, first, last float64
-		n := -1 // arrivals after the first one
-		for i, k := range chunkTokens(s) {
-			switch t := *s.OffsetS + s.ChunkS[i]; {
-			case t < open || t > end:
-				continue
-			case n < 0:
-				first = t
-			default:
-				tokens, last = tokens+float64(k), t
-			}
-			n++
+	for i, s := range b {
+		in := within(streams[i], open-*s.OffsetS, end-*s.OffsetS)
+		steps = min(steps, len(in)-1)
+		if len(in) < 2 {
+			continue
 		}
-		if tokens <= 0 || last <= first {
-			n = 0
+		var tokens float64
+		for _, a := range in[1:] {
+			tokens += a.tokens
 		}
-		steps = min(steps, n)
-		rate += tokens / (last - first)
+		rate += tokens / (in[len(in)-1].s - in[0].s)
+		edges += r.edgeError(s, in) / c
 	}
-	if steps < minWindowSteps {
-		p.reason(NotConcurrent, "%d steps in the %.4g s in which all %d requests decode, %d needed", steps, end-open, r.requests(), minWindowSteps)
+	switch {
+	case steps < minWindowSteps:
+		p.reason(NotConcurrent, "%d steps in the %.4g s in which all %d requests decode, %d needed", max(steps, 0), end-open, r.requests(), minWindowSteps)
+	case edges > heldError:
+		p.reason(NotConcurrent, "tokens were held back on the way and arrived several together: the rate in the %.4g s in which all %d requests decode is uncertain by %.2g %%", end-open, r.requests(), 100*edges)
+	default:
+		return perSecond(c, &rate)
+	}
+	return nil
+}
+
+// within are the arrivals from open to end, with a nanosecond for rounding.
+func within(as []arrival, open, end float64) []arrival {
+	const tick = 1e-9
+	lo := slices.IndexFunc(as, func(a arrival) bool { return a.s >= open-tick })
+	if lo < 0 {
 		return nil
 	}
-	c := float64(r.requests())
-	return perSecond(c, &rate)
+	n := slices.IndexFunc(as[lo:], func(a arrival) bool { return a.s > end+tick })
+	if n < 0 {
+		return as[lo:]
+	}
+	return as[lo : lo+n]
 }

@@ -255,3 +255,48 @@ func TestC31AProxyCollectsTheStream(t *testing.T) {
 		})
 	}
 }
+
+// A proxy that lets go a few tokens at a time is no better: what the stream alone
+// can tell is not told, and several requests have no window rate.
+func TestC31AProxyLetsGoAFewTokensAtATime(t *testing.T) {
+	t.Parallel()
+	const rest = `warmup: false, repeats: {min: 3, max: 3, target: 0.5}}`
+	for name, c := range map[string]struct {
+		engine, fields, status, reason string
+		held                           int
+	}{
+		"openai":            {"openai", "method: two_point: {a: 1, b: 33, " + rest, "ok", "", 1000},
+		"vllm":              {"vllm", "method: two_point: {a: 1, b: 33, " + rest, "ok", "", 4000},
+		"llamacpp":          {"llamacpp", "method: multi_point: {a: 1, b: 33, budgets: 3, " + rest, "ok", "", 1000},
+		"ollama":            {"ollama", "method: two_point: {a: 1, b: 33, " + rest, "ok", "", 500},
+		"auto":              {"vllm", "method: two_point: {" + rest, "ok", "", 1000},
+		"stream":            {"openai", "method: stream: {tokens: 33, " + rest, "invalid", "no_stream", 1000},
+		"four":              {"openai", "sweep: {context: [1000], concurrency: [4]}\n\tmethod: two_point: {a: 1, b: 65, " + rest, "invalid", "not_concurrent", 500},
+		"four, long":        {"vllm", "sweep: {context: [1000], concurrency: [4]}\n\tmethod: two_point: {" + rest, "ok", "", 4000}, // a step in 500
+		"four, multi_point": {"vllm", "sweep: {context: [1000], concurrency: [4]}\n\tmethod: multi_point: {a: 1, b: 65, budgets: 3, " + rest, "invalid", "not_concurrent", 1000},
+		"four, at depth":    {"vllm", "sweep: {context: [1000], concurrency: [4]}\n\tmethod: decode_at_depth: {a: 1, b: 65, " + rest, "invalid", "not_concurrent", 1000},
+		"four, stream":      {"openai", "sweep: {context: [1000], concurrency: [4]}\n\tmethod: stream: {tokens: 65, " + rest, "invalid", "not_concurrent", 1000},
+		"part of an event":  {"openai", "method: stream: {tokens: 33, " + rest, "invalid", "no_stream", 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, url := standin.Open(t, standin.Script{Face: c.engine, Cache: standin.Cache{Block: 16}, Clock: standin.Clock{StepS: 0.010}, Stream: standin.Stream{Held: c.held}})
+			o := measure(t, spec(url, c.engine, c.fields))
+			p := o.status(t, o.Points[0].PointKey, c.status, c.reason)
+			if p.SPerTok != nil {
+				near(t, "s_per_tok", p.SPerTok, 0.010, p.SPerTokLo, p.SPerTokHi)
+			}
+			if p.TTFTS != nil || p.TTFTSRaw != nil || p.ITLS != nil || p.TPOTS != nil {
+				t.Errorf("TTFT %v, ITL %v, TPOT %v", p.TTFTS, p.ITLS, p.TPOTS)
+			}
+			if name == "four, long" {
+				near(t, "decode_stream_tok_s", p.DecodeStream, 100)
+			} else if p.DecodeStream != nil {
+				t.Errorf("in-stream rate %v", *p.DecodeStream)
+			}
+			if c.status == "ok" && !has(p.Doubts, "buffered_stream") {
+				t.Errorf("doubts %q", p.Doubts)
+			}
+		})
+	}
+}
