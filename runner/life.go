@@ -307,7 +307,7 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 	if err := l.preparePrompts(ctx, a); err != nil {
 		return l.unusable(err), nil
 	}
-	if info.Speculative && a.Order.Plan.Prompt.Source == "random" {
+	if speculates := info.Speculative; speculates != nil && *speculates && a.Order.Plan.Prompt.Source == "random" {
 		note := event.Note{Code: "random-prompt-speculation", Variant: l.variant.Name, Text: "random prompts under speculation: few drafts are accepted, so decode looks slower than on text (prompt.source: \"text\")"}
 		if err := a.Record(event.Event{Type: event.TypeNote, Note: &note}); err != nil {
 			return nil, err
@@ -340,7 +340,10 @@ func effective(i engine.Info) map[string]any {
 			out[k] = v
 		}
 	}
-	out["speculative"], out["token_ids"], out["exact_length"], out["cached_count"] = i.Speculative, i.TokenIDs, i.ExactLength, i.CachedCount
+	if i.Speculative != nil {
+		out["speculative"] = *i.Speculative
+	}
+	out["token_ids"], out["exact_length"], out["cached_count"] = i.TokenIDs, i.ExactLength, i.CachedCount
 	return out
 }
 

@@ -20,7 +20,7 @@ type limited struct {
 }
 
 func (e limited) Info(context.Context, *engine.Client, schema.Variant) (engine.Info, error) {
-	return engine.Info{Model: "instant", ContextLimit: e.limit, KVPoolTokens: int64(e.pool), Slots: e.slots, TokenIDs: true, ExactLength: true, CachedCount: true, Speculative: e.speculative}, nil
+	return engine.Info{Model: "instant", ContextLimit: e.limit, KVPoolTokens: int64(e.pool), Slots: e.slots, TokenIDs: true, ExactLength: true, CachedCount: true, Speculative: &e.speculative}, nil
 }
 
 // A point whose legs find no room is skipped, and the others are measured.

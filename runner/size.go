@@ -14,7 +14,7 @@ func (a *Agent) request(l *life, p *history.Point) stat.SizeRequest {
 	dp := max(l.variant.DP, 1) // replicas, each with a pool of its own
 	r := stat.SizeRequest{
 		A: tp.A, B: tp.B, Target: tp.Repeats.Target, Context: p.Context, Concurrency: p.Concurrency,
-		Speculative: l.info.Speculative, ContextLimit: l.info.ContextLimit, Pool: int(l.info.KVPoolTokens) / ((p.Concurrency + dp - 1) / dp),
+		Speculative: l.info.Speculative != nil && *l.info.Speculative, ContextLimit: l.info.ContextLimit, Pool: int(l.info.KVPoolTokens) / ((p.Concurrency + dp - 1) / dp),
 	}
 	if a.Order.Plan.Method.Stream != nil {
 		r.A = 1 // there is no such leg: nothing to keep clear of

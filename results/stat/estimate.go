@@ -282,6 +282,9 @@ func (pt *Point) collectDoubts(v Values, valid []*Pair) {
 	if v.Main.Disagree && pt.Status == OK {
 		doubt(MedianDisagrees, "mean %.4g and median %.4g s per token", *v.Main.Mean, *v.Main.Median)
 	}
+	if o := v.SPerTokServer; apart(v.SPerTok, o) {
+		doubt(SecondOpinion, "%.4g s per token, %.4g by the server's own timings", *v.SPerTok.Mean, *o.Mean)
+	}
 	if p, found := lackOfFit(valid); found {
 		doubt(LackOfFit, "the times of %d budgets do not lie on a line (p = %.2g)", 2+len(valid[0].Mid), p)
 	}
@@ -312,6 +315,18 @@ func slopes(pairs []*Pair) (xs []float64) {
 		xs = append(xs, *p.Main)
 	}
 	return xs
+}
+
+// secondOpinion is how far the mean of a second opinion may lie from the figure
+// itself before it is said, where their intervals do not meet either.
+const secondOpinion = 0.05
+
+func apart(x, y Figure) bool {
+	if x.Interval == nil || y.Interval == nil {
+		return false
+	}
+	d := math.Abs(*x.Mean - *y.Mean)
+	return d > x.Interval.HalfWidth()+y.Interval.HalfWidth() && d > secondOpinion*math.Abs(*x.Mean)
 }
 
 // differ is Welch's t test for two means at doubtLevel.

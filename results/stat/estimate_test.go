@@ -158,6 +158,14 @@ func TestIntervalOverDeployments(t *testing.T) {
 	near(t, "half-width", ptr(f.Interval.HalfWidth()), 4.302652729696142*0.001/math.Sqrt(3))
 }
 
+// timed are pairs whose server says how long a token took it.
+func timed(pairs []Pair, perTok float64) []Pair {
+	for i := range pairs {
+		pairs[i].SPerTokServer = ptr(perTok)
+	}
+	return pairs
+}
+
 func TestDoubtsOfAPoint(t *testing.T) {
 	noise := []float64{0.2, -0.1, 0.05, -0.2, 0.1, -0.05}
 	vary := func(f func(i int) float64) []Pair {
@@ -176,6 +184,8 @@ func TestDoubtsOfAPoint(t *testing.T) {
 		{"C-05 the first request pays", vary(func(i int) float64 { return []float64{-0.01125, 0.05125}[i%2] }), "order_effect one_server_life negative_slope"},
 		{"C-56 one percent slower a repeat", vary(func(i int) float64 { return 0.02 * (1 + 0.01*float64(i)) }), "trend one_server_life"},
 		{"one outlier of twelve", pairsOf(0.02, 0.0201, 0.02, 0.0201, 0.02, 0.0201, 0.02, 0.0201, 0.02, 0.0201, 0.02, 0.03), "median_disagrees one_server_life"},
+		{"the server's own timings agree", timed(vary(func(int) float64 { return 0.02 }), 0.0195), "one_server_life"},
+		{"the server's own timings do not", timed(vary(func(int) float64 { return 0.02 }), 0.0185), "second_opinion_differs one_server_life"},
 	} {
 		if got := codes(Estimate(c.pairs, rule, ptr(0.02)).Doubts); got != c.want {
 			t.Errorf("%s: doubts %q, want %q", c.name, got, c.want)

@@ -21,8 +21,8 @@ type Rules struct {
 	Probe       *event.Probe // of the deployment's prefix cache; nil: none was taken
 	Page        int64        // tokens of one block of the prefix cache; below 1: one token
 
-	// Speculative says whether a forward pass can yield several tokens; nil:
-	// unknown. Where it cannot, a step is a token.
+	// Speculative says whether a forward pass can yield several tokens, as the
+	// server reports; nil: it does not.
 	Speculative *bool
 }
 
@@ -605,18 +605,19 @@ func mean(xs []float64) float64 {
 	return sum / float64(len(xs))
 }
 
-// measureSteps fills SPerStep and AcceptLength. Without speculation a step is a
-// token by definition; with it, or where nobody knows, only reported steps count.
+// measureSteps fills SPerStep and AcceptLength from the steps that the server
+// reports. Where it reports none, a step is a token only if the server is known not
+// to speculate.
 func (p *Pair) measureSteps(r Rules) {
 	if p.A.Tokens == nil || p.B.Tokens == nil || *p.B.Tokens <= *p.A.Tokens {
 		return
 	}
 	tokens := *p.B.Tokens - *p.A.Tokens
 	steps := math.NaN()
-	if r.Speculative != nil && !*r.Speculative {
-		steps = tokens
-	} else if p.A.Steps != nil && p.B.Steps != nil {
+	if p.A.Steps != nil && p.B.Steps != nil && *p.B.Steps > *p.A.Steps {
 		steps = *p.B.Steps - *p.A.Steps
+	} else if r.Speculative != nil && !*r.Speculative {
+		steps = tokens
 	}
 	if steps > 0 {
 		p.AcceptLength = finite(tokens / steps)

@@ -43,15 +43,17 @@ const (
 	// BadTime: a request's time is not a positive finite number.
 	BadTime Code = "bad_time"
 	// NotConcurrent: the requests of a leg did not all decode at the same time
-	// for at least 16 steps, or no stream shows it.
+	// for at least 16 steps, or no stream shows it, or only one whose tokens were
+	// held back on the way.
 	NotConcurrent Code = "not_concurrent"
 	// NotCached: a leg that should have run on a cached prompt did not, or does not
 	// say so.
 	NotCached Code = "not_cached"
 	// CachedDiffers: the legs ran on cached prompts of different lengths.
 	CachedDiffers Code = "cached_differs"
-	// NoStream: the answer did not stream, arrived at once, or does not say how many
-	// tokens each piece holds, where the stream is what is measured.
+	// NoStream: the answer did not stream, arrived at once or a few tokens at a time,
+	// or does not say how many tokens each piece holds, where the stream is what is
+	// measured.
 	NoStream Code = "no_stream"
 	// Torn: a leg is missing. Such a pair counts neither as valid nor as invalid.
 	Torn Code = "torn"
@@ -62,7 +64,8 @@ const (
 
 // Doubts about a pair that stays valid.
 const (
-	// BufferedStream: the stream arrived at once; in-stream figures are nil.
+	// BufferedStream: the stream arrived at once, or tokens were held back on the way
+	// and arrived several together; in-stream figures are nil.
 	BufferedStream Code = "buffered_stream"
 	// LateEnd: the server held the stream open after the last token. What passed
 	// until then is in the two-point prefill time, and not in the slope.
@@ -93,6 +96,9 @@ const (
 	Trend Code = "trend"
 	// MedianDisagrees: the mean and the median contradict each other's interval.
 	MedianDisagrees Code = "median_disagrees"
+	// SecondOpinion: the server's own timings give seconds per token more than 5 %
+	// away, and the intervals do not meet.
+	SecondOpinion Code = "second_opinion_differs"
 	// AcceptLengthDiffers: the variant and the one that it is compared with accept
 	// tokens at lengths that differ by more than 5 %, so that only seconds per step
 	// compare.

@@ -3,6 +3,7 @@ package stat
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"gonum.org/v1/gonum/stat/distuv"
 
@@ -25,9 +26,9 @@ type SizeRequest struct {
 	Target       float64 // wanted half-width over mean, such as 0.03
 	Context      int     // prompt tokens
 	Concurrency  int     // requests of a leg; below 2: one
-	Speculative  bool
-	ContextLimit int // tokens of prompt and answer together; 0: none known
-	Pool         int // tokens of the KV pool for each of the simultaneous requests; 0: not known
+	Speculative  bool    // known before the pilots, which may show it too
+	ContextLimit int     // tokens of prompt and answer together; 0: none known
+	Pool         int     // tokens of the KV pool for each of the simultaneous requests; 0: not known
 }
 
 // Reasons for a b below what the target asks for.
@@ -101,6 +102,7 @@ func (r SizeRequest) a() int {
 // Several requests need a window of 32 steps after the latest first token as well.
 // An error means that there is no room for a single token between the legs.
 func Size(pilots []Pair, r SizeRequest) (Sizing, error) {
+	r.Speculative = r.Speculative || speculate(pilots)
 	s := Sizing{A: r.a()}
 	s.S0S, s.JitterS = pilotTimes(pilots)
 
@@ -150,6 +152,13 @@ func Size(pilots []Pair, r SizeRequest) (Sizing, error) {
 	s.B, s.Capped = s.A+int(d), capped
 	return s, nil
 }
+
+// speculate tells whether the pilots' steps yielded several tokens each.
+func speculate(pilots []Pair) bool {
+	return slices.ContainsFunc(pilots, func(p Pair) bool { return p.AcceptLength != nil && !SameAcceptLength(p.AcceptLength, &oneToken) })
+}
+
+var oneToken = 1.0
 
 // windowTokens is the b − a that keeps every request decoding for windowSteps
 // steps after the latest first token of the pilots. A server that sends the tokens

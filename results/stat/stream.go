@@ -12,7 +12,7 @@ import (
 // them, something on the way held tokens back.
 const heldReads = 0.9
 
-// heldError is the error of an in-stream rate that is let pass where tokens were
+// heldError is the error of an in-stream figure that is let pass where tokens were
 // held back: then neither end of the stream is known to better than a step.
 const heldError = 0.005
 
@@ -68,8 +68,18 @@ func (r Rules) pieceIsStep(s event.Sample) bool {
 
 // ttft is the time to first token where the stream's inner times mean something.
 func (r Rules) ttft(s event.Sample) *float64 {
-	if !s.Streamed || s.Buffered || r.held(s) || s.TTFTS == nil || *s.TTFTS <= 0 {
+	if !s.Streamed || s.Buffered || s.TTFTS == nil || *s.TTFTS <= 0 {
 		return nil
+	}
+	if r.held(s) {
+		first, n := 1, len(s.ChunkS)
+		for first < n && s.ChunkS[first] == s.ChunkS[0] {
+			first++
+		}
+		// Late by up to as many steps as the first read brought pieces.
+		if late := float64(first) * (s.ChunkS[n-1] - s.ChunkS[0]) / float64(n-first); !(late <= heldError**s.TTFTS) {
+			return nil
+		}
 	}
 	return finite(*s.TTFTS)
 }

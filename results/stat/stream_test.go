@@ -67,7 +67,7 @@ func TestHeldBackIsRightOrAbsent(t *testing.T) {
 			if itl := rules.medianITL(s); itl != nil && name != "looks" && math.Abs(*itl/step-1) > 1e-6 {
 				t.Fatalf("%s: ITL %g", what, *itl)
 			}
-			if ttft := rules.ttft(s); ttft != nil && *ttft > prefill+step*1.0001 {
+			if ttft := rules.ttft(s); ttft != nil && *ttft > prefill*(1+heldError) {
 				t.Fatalf("%s: TTFT %g", what, *ttft)
 			}
 

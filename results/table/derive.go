@@ -463,8 +463,8 @@ func (d *deriver) fit(variant string, concurrency int, quantity string, f stat.F
 	if len(f.Steps) > 0 {
 		r.Steps = jsonText(steps(f.Steps))
 	}
-	// A step is a token where nothing is speculated, so that either slope is one of steps.
-	if m := d.h.Plan.Model; m != nil && (quantity == "s_per_step" || !d.speculative(variant)) {
+	// Where it is known that nothing is speculated a step is a token, so that either slope is one of steps.
+	if m := d.h.Plan.Model; m != nil && (quantity == "s_per_step" || d.stepIsToken(variant)) {
 		s := d.sharding(variant, *m)
 		if kv, err := stat.KVStreamGBs(s.model, f, s.tp, s.dcp, s.dp, concurrency); err == nil {
 			r.KVStream, r.KVBytes, r.KVDoubts = &kv.GBs, &kv.KVBytes, strings.Join(slices.Compact(s.contradicted), ",")
@@ -528,13 +528,18 @@ func steps(list []stat.Step) []map[string]float64 {
 	return out
 }
 
-func (d *deriver) speculative(variant string) bool {
+// stepIsToken tells whether the variant's server said that it does not speculate.
+func (d *deriver) stepIsToken(variant string) bool {
+	said := false
 	for _, l := range d.h.Lives {
-		if s, _ := l.Effective["speculative"].(bool); s && l.Variant == variant {
-			return true
+		if s, says := l.Effective["speculative"].(bool); says && l.Variant == variant {
+			if s {
+				return false
+			}
+			said = true
 		}
 	}
-	return false
+	return said
 }
 
 func (d *deriver) settings() []SettingRow {

@@ -387,21 +387,25 @@ func TestSharding(t *testing.T) {
 		bytes  float64
 		doubts string
 	}{
-		"silent":    {map[string]any{"kv_dtype": "auto"}, 2 * 4 * 64 * 2, ""},
-		"agrees":    {map[string]any{"tp": json.Number("2"), "kv_dtype": "bfloat16"}, 2 * 4 * 64 * 2, ""},
-		"differs":   {map[string]any{"tp": int64(4), "kv_dtype": "fp8_e4m3"}, 2 * 2 * 64, "kv_dtype,tp"},
-		"says more": {map[string]any{"dcp": int64(2)}, 2 * 4 * 64 * 2 / 2, ""},
+		"silent":        {map[string]any{"kv_dtype": "auto"}, 2 * 4 * 64 * 2, ""},
+		"agrees":        {map[string]any{"tp": json.Number("2"), "kv_dtype": "bfloat16"}, 2 * 4 * 64 * 2, ""},
+		"differs":       {map[string]any{"tp": int64(4), "kv_dtype": "fp8_e4m3"}, 2 * 2 * 64, "kv_dtype,tp"},
+		"may speculate": {map[string]any{"kv_dtype": "auto"}, 0, ""},
+		"says more":     {map[string]any{"dcp": int64(2)}, 2 * 4 * 64 * 2 / 2, ""},
 	} {
 		r := historytest.New(exp)
 		life := r.Launch("v")
 		d := r.History.Life(life).Deployment
+		if name != "may speculate" {
+			c.said["speculative"] = false
+		}
 		d.State, d.Effective = "ready", c.said
 		r.Add(event.Event{Type: event.TypeDeployment, Deployment: &d})
 		for _, p := range r.History.Points() {
 			r.Measure(life, p.Key, 3)
 		}
 		fits := Derive(r.ID, r.History, nil).Fits
-		if len(fits) == 0 || fits[0].KVBytes == nil || *fits[0].KVBytes != c.bytes || fits[0].KVDoubts != c.doubts {
+		if len(fits) == 0 || (fits[0].KVBytes == nil) != (c.bytes == 0) || c.bytes != 0 && *fits[0].KVBytes != c.bytes || fits[0].KVDoubts != c.doubts {
 			t.Errorf("%s: fits %+v, want %g bytes and %q", name, fits, c.bytes, c.doubts)
 		}
 	}

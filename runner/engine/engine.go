@@ -89,7 +89,7 @@ type Info struct {
 	PageSize      int
 	KVDType       string
 	TP            int
-	Speculative   bool
+	Speculative   *bool          // a forward pass can yield several tokens; nil: not reported
 	TokenIDs      bool           // takes prompts as token ids
 	ExactLength   bool           // can be made to generate exactly the number asked for
 	CachedCount   bool           // reports cached prompt tokens with each answer

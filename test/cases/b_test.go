@@ -88,6 +88,44 @@ func TestC08OneChunkIsNotOneToken(t *testing.T) {
 	})
 }
 
+// A server may speculate and not say so: then a step is what it reports, and where it
+// reports none, nothing.
+func TestC08SpeculationThatIsNotAnnounced(t *testing.T) {
+	t.Parallel()
+	for face, steps := range map[string]bool{"openai": false, "trtllm": false, "ollama": false, "llamacpp": true, "vllm": true} {
+		for _, auto := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/auto=%v", face, auto), func(t *testing.T) {
+				t.Parallel()
+				script := standin.Script{Face: face, Clock: standin.Clock{StepS: 0.060, TokensPerStep: 4}}
+				engine := face
+				switch face {
+				case "vllm": // without its metrics, each answer still tells its steps
+					script.Answer.NoRoute = []string{"/metrics"}
+				case "trtllm":
+					engine = "openai"
+				}
+				_, url := standin.Open(t, script)
+				method := `method: two_point: {a: 1, b: 129, warmup: false, repeats: {min: 3, max: 3, target: 0.5}}`
+				if auto {
+					method = `method: two_point: {warmup: false, repeats: {min: 3, max: 3, target: 0.5}}`
+				}
+				o := measure(t, spec(url, engine, method))
+				p := o.status(t, "s/1000/1", "ok", "")
+				near(t, "s_per_tok", p.SPerTok, 0.015, p.SPerTokLo, p.SPerTokHi)
+				if steps {
+					near(t, "s_per_step", p.SPerStep, 0.060, p.SPerStepLo, p.SPerStepHi)
+					near(t, "accept_length", p.AcceptLength, 4)
+				} else if p.SPerStep != nil || p.AcceptLength != nil {
+					t.Errorf("nobody reports steps: s_per_step %v, accept length %v", p.SPerStep, p.AcceptLength)
+				}
+				if auto && steps && (p.A == nil || *p.A != 33) {
+					t.Errorf("a is %v where the pilots show speculation", p.A)
+				}
+			})
+		}
+	}
+}
+
 // Rows of variants that accept tokens at other lengths compare by steps alone.
 func TestC08AcceptLengthsThatDiffer(t *testing.T) {
 	t.Parallel()

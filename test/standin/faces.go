@@ -224,6 +224,10 @@ func (s *Server) llamacppLast(m map[string]any, a *ask, finish string) {
 	if v, set := a.cachedCount(); set {
 		timings["cache_n"] = v
 	}
+	if k := a.script.Clock.TokensPerStep; k > 1 {
+		steps := (a.n - 1 + k - 1) / k
+		timings["draft_n"], timings["draft_n_accepted"] = steps*(k-1), a.n-1-steps
+	}
 	m["timings"] = timings
 }
 

@@ -276,8 +276,12 @@ func (s *Server) common(w http.ResponseWriter, r *http.Request) bool {
 	case (path == "/server_info" || path == "/get_server_info") && face == "sglang":
 		answer(w, 200, s.sglangInfo())
 	case path == "/props" && face == "llamacpp":
+		drafts := "none"
+		if s.script.Clock.TokensPerStep > 1 {
+			drafts = "draft-simple"
+		}
 		answer(w, 200, map[string]any{"total_slots": max(1, s.script.Clock.MaxRunning), "model_path": "/m/" + s.script.Model, "build_info": "standin",
-			"default_generation_settings": map[string]any{"n_ctx": s.script.Limit}})
+			"default_generation_settings": map[string]any{"n_ctx": s.script.Limit, "params": map[string]any{"speculative.types": drafts}}})
 	case path == "/slots" && face == "llamacpp":
 		list := []any{}
 		for i := range max(1, s.script.Clock.MaxRunning) {

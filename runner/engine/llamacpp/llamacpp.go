@@ -179,8 +179,9 @@ func (Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (eng
 			"n_ctx":       json.Number(strconv.Itoa(p.Defaults.NCtx)),
 		},
 	}
-	if kinds, _ := p.Defaults.Params["speculative.types"].(string); kinds != "" && kinds != "none" {
-		info.Speculative = true
+	if kinds, says := p.Defaults.Params["speculative.types"].(string); says && kinds != "" { // builds before 2026 do not
+		speculates := kinds != "none"
+		info.Speculative = &speculates
 		info.Settings["speculative.types"] = kinds
 	}
 	return info, nil

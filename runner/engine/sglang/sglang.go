@@ -187,12 +187,15 @@ func (e Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (e
 		PageSize:      int(whole("page_size")),
 		KVDType:       text("kv_cache_dtype"),
 		TP:            int(whole("tp_size")),
-		Speculative:   text("speculative_algorithm") != "",
 		TokenIDs:      true,
 		ExactLength:   true,
 		CachedCount:   true,
 		EngineDefault: !off,
 		Settings:      flat,
+	}
+	if algorithm, says := settings["speculative_algorithm"]; says {
+		speculates := algorithm != nil && algorithm != ""
+		info.Speculative = &speculates
 	}
 	info.ContextLimit = models.Limit(info.Model)
 	if info.ContextLimit == 0 {

@@ -141,7 +141,10 @@ func (e Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (e
 			for k, v := range engine.Flat(config) {
 				info.Settings[k] = v
 			}
-			_, info.Speculative = config["speculative_config"].(map[string]any)
+			if spec, says := config["speculative_config"]; says {
+				speculates := spec != nil
+				info.Speculative = &speculates
+			}
 		}
 	}
 	info.Backend, _ = info.Settings["attention_config.backend"].(string)
@@ -160,8 +163,9 @@ func (e Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (e
 			info.KVPoolTokens = whole(m.cache["num_gpu_blocks"]) * int64(info.PageSize)
 		}
 		info.EngineDefault = !strings.EqualFold(m.cache["enable_prefix_caching"], "false")
-		if _, counts := m.sum["vllm:spec_decode_num_drafts_total"]; counts {
-			info.Speculative = true
+		if info.Speculative == nil && m.cache != nil { // the counter is registered with speculation alone
+			_, counts := m.sum["vllm:spec_decode_num_drafts_total"]
+			info.Speculative = &counts
 		}
 	}
 	probe, cancel := context.WithTimeout(ctx, engine.TokenWithin)

@@ -32,7 +32,7 @@ func TestStandin(t *testing.T) {
 			enginetest.Run(t, Engine{}, func(*testing.T) enginetest.Server { return enginetest.Server{URL: url, Variant: v} })
 			c := enginetest.Client(t, url, "", engine.Limits{})
 			info, err := Engine{}.Info(t.Context(), c, v)
-			if err != nil || info.PageSize != max(1, script.Cache.Block) || info.KVPoolTokens != 1000*int64(info.PageSize) || info.Speculative != (script.Clock.TokensPerStep > 1) ||
+			if err != nil || info.PageSize != max(1, script.Cache.Block) || info.KVPoolTokens != 1000*int64(info.PageSize) || info.Speculative == nil || *info.Speculative != (script.Clock.TokensPerStep > 1) ||
 				!info.ExactLength || !info.TokenIDs || !info.CachedCount || !info.EngineDefault {
 				t.Errorf("info: %+v, %v", info, err)
 			}
@@ -180,7 +180,7 @@ vllm:cache_config_info{block_size="32",engine="1"} 1.0
 		t.Fatal(err)
 	}
 	if info.KVPoolTokens != 123456 || info.PageSize != 16 || info.KVDType != "fp8" || info.EngineDefault || info.Backend != "FLASHMLA" || info.TP != 8 ||
-		!info.Speculative || info.Version != "0.20.0" || info.ContextLimit != 4096 || !info.TokenIDs || !info.CachedCount {
+		info.Speculative == nil || !*info.Speculative || info.Version != "0.20.0" || info.ContextLimit != 4096 || !info.TokenIDs || !info.CachedCount {
 		t.Errorf("%+v", info)
 	}
 	if strings.Contains(fmt.Sprint(info.Settings), "hush") || info.Settings["cache.sliding_window"] != nil || info.Settings["cache.gpu_memory_utilization"] != "0.92" {
