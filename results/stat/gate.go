@@ -2,6 +2,7 @@ package stat
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"gonum.org/v1/gonum/mathext"
@@ -21,7 +22,7 @@ const (
 	// GateDiffers: greedy outputs differ from the baseline's (or the baseline's from
 	// its own) at some token, no sooner than rounding explains.
 	GateDiffers Code = "gate_differs"
-	// GateUnknown: a check that was asked for has no result.
+	// GateUnknown: a check that was asked for has no result, or not all of it.
 	GateUnknown Code = "gate_unknown"
 )
 
@@ -31,7 +32,7 @@ type Gated struct {
 	Agreement *float64  // share of an output before its first difference from the baseline's, mean over prompts; nil for the baseline
 	Self      *float64  // the same of the baseline's outputs and their repetitions
 	Findings  []Finding // one line a code at most
-	Invalid   *Finding  // the one for which the spec calls the point invalid
+	Invalid   *Finding  // the first for which the spec calls the point invalid: a check that failed or has no result
 }
 
 // Gate judges the checks that were asked for. own is what the variant answered
@@ -40,12 +41,15 @@ func Gate(asked schema.Gate, own, base *event.Gate, baseline bool) Gated {
 	var g Gated
 	add := func(onFail string, c Code, detail string) {
 		f := Finding{c, detail}
-		g.Findings = append(g.Findings, f)
-		if onFail == "invalid" && g.Invalid == nil && (c == GateNeedle || c == GateDisagrees) {
+		if i := slices.IndexFunc(g.Findings, func(f Finding) bool { return f.Code == c }); i >= 0 {
+			g.Findings[i].Detail += "; " + detail
+		} else {
+			g.Findings = append(g.Findings, f)
+		}
+		if onFail == "invalid" && g.Invalid == nil && c != GateDiffers {
 			g.Invalid = &f
 		}
 	}
-	var unknown []string
 	if n := asked.Needle; n != nil {
 		share, lost, why := needles(own, len(n.Depth))
 		g.Needle = share
@@ -56,7 +60,7 @@ func Gate(asked schema.Gate, own, base *event.Gate, baseline bool) Gated {
 			add(n.OnFail, GateNeedle, lost)
 		}
 		if why != "" {
-			unknown = append(unknown, "needle: "+why)
+			add(n.OnFail, GateUnknown, "needle: "+why)
 		}
 	}
 	if a := asked.Agreement; a != nil {
@@ -82,11 +86,8 @@ func Gate(asked schema.Gate, own, base *event.Gate, baseline bool) Gated {
 			}
 		}
 		if why != "" {
-			unknown = append(unknown, "agreement: "+why)
+			add(a.OnFail, GateUnknown, "agreement: "+why)
 		}
-	}
-	if len(unknown) > 0 {
-		add("", GateUnknown, strings.Join(unknown, "; "))
 	}
 	return g
 }

@@ -102,8 +102,10 @@ func TestGate(t *testing.T) {
 		{"found", find, needle(true, true), nil, false, "", false},
 		{"lost", find, needle(true, false), needle(true, true), false, "gate_needle_failed", true},
 		{"the baseline loses it too", find, needle(false, false), needle(false, true), false, "gate_needle_failed", true},
-		{"one is not known", find, unknown, nil, false, "gate_unknown", false},
-		{"no needle", find, nil, nil, false, "gate_unknown", false},
+		{"one is not known", find, unknown, nil, false, "gate_unknown", true},
+		{"no needle", find, nil, nil, false, "gate_unknown", true},
+		{"the baseline is to come, strict", strict, same, nil, false, "gate_unknown", true},
+		{"nothing is known of either", schema.Gate{Needle: &schema.Needle{Depth: []float64{0}, OnFail: "warn"}, Agreement: agree.Agreement}, nil, nil, false, "gate_unknown", false},
 	} {
 		g := Gate(c.asked, c.own, c.base, c.baseline)
 		var codes []string

@@ -106,6 +106,10 @@ func (p *progress) line(e event.Event) string {
 		if pt := p.h.Point(e.Point.PointID); pt != nil {
 			return fmt.Sprintf("%s: done (%s), %s", pt.Key, e.Point.Stop, statusWords(pt))
 		}
+	case e.Point != nil && e.Point.State == event.PointGate:
+		if pt := p.h.Point(e.Point.PointID); pt != nil {
+			return fmt.Sprintf("%s: answers checked, %s", pt.Key, gateWords(pt))
+		}
 	case e.Failure != nil:
 		f := e.Failure
 		where := f.Variant
@@ -325,10 +329,28 @@ func statusWords(pt *history.Point) string {
 	switch {
 	case status == stat.Pending:
 		return "measuring"
+	case status == stat.Invalid && reason == string(stat.GateUnknown):
+		if due, _ := pt.GateDue(); due {
+			return "its answers are to be checked"
+		}
+		return status + ": " + reason
 	case status != stat.OK && reason != "":
 		return status + ": " + reason
 	}
 	return status
+}
+
+// gateWords is what the output checks of a point came to.
+func gateWords(pt *history.Point) string {
+	g := pt.Gate()
+	if g == nil || len(g.Findings) == 0 {
+		return "nothing found"
+	}
+	var out []string
+	for _, f := range g.Findings {
+		out = append(out, fmt.Sprintf("%s: %s", f.Code, f.Detail))
+	}
+	return strings.Join(out, "; ")
 }
 
 func exitWords(d *event.Deployment) string {

@@ -45,6 +45,25 @@ func TestGateNeedle(t *testing.T) {
 	}
 }
 
+// A check that gets no answer proves nothing: where the spec says that only what was
+// checked counts, the point has no values.
+func TestGatePrevented(t *testing.T) {
+	t.Parallel()
+	for name, then := range map[string]string{"an error": `{"answer": {"status": 500, "body": "no"}}`, "no end": `{"stream": {"end": "reset", "cut": 3}}`} {
+		for onFail, status := range map[string]string{"warn": "ok", "invalid": "invalid"} {
+			t.Run(name+"/"+onFail, func(t *testing.T) {
+				t.Parallel()
+				_, url := standin.Open(t, standin.Script{Clock: fast, When: []standin.When{{MinTokens: 32, MaxTokens: 64, Then: standin.Then(then)}}})
+				o := measure(t, spec(url, "sglang", "baseline: \"s\"\n"+quick+fmt.Sprintf("\ngate: {needle: on_fail: %q, agreement: on_fail: %q}", onFail, onFail)))
+				p := o.point(t, "s/1000/1")
+				if p.Status != status || onFail == "invalid" && p.Reason != "gate_unknown" || (p.SPerTok != nil) != (status == "ok") || p.SPerTokRaw == nil || !has(p.Doubts, "gate_unknown") {
+					t.Errorf("%s (%s), %v s per token, doubts %s", p.Status, p.Reason, p.SPerTok, p.Doubts)
+				}
+			})
+		}
+	}
+}
+
 // Greedy answers are compared with the baseline's, and those with its own
 // repetitions: what differs from request to request on the baseline as well is no
 // disagreement.
