@@ -305,7 +305,12 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 	}
 	l.info = info
 	if err := l.preparePrompts(ctx, a); err != nil {
-		return l.unusable(err), nil
+		var request *unanswered
+		if !errors.As(err, &request) {
+			return l.unusable(err), nil
+		}
+		f := l.classify(&request.sample, failure.Load, l.aftermath(ctx, &request.sample))
+		return &f, ctx.Err()
 	}
 	if speculates := info.Speculative; speculates != nil && *speculates && a.Order.Plan.Prompt.Source == "random" {
 		note := event.Note{Code: "random-prompt-speculation", Variant: l.variant.Name, Text: "random prompts under speculation: few drafts are accepted, so decode looks slower than on text (prompt.source: \"text\")"}
@@ -347,6 +352,11 @@ func effective(i engine.Info) map[string]any {
 	return out
 }
 
+// unanswered is the error of a request that failed before anything was measured.
+type unanswered struct{ sample event.Sample }
+
+func (u *unanswered) Error() string { return u.sample.Error + ": " + u.sample.Detail }
+
 func (l *life) preparePrompts(ctx context.Context, a *Agent) (err error) {
 	longest := 0
 	for _, p := range a.Order.Plan.Points {
@@ -364,7 +374,7 @@ func (l *life) preparePrompts(ctx context.Context, a *Agent) (err error) {
 	l.prompts, err = prompt.NewText(ctx, spec, a.Prompt, func(ctx context.Context, text string) (int64, error) {
 		s := l.Generate(ctx, method.Request{Prompt: prompt.Prompt{Text: text}, MaxTokens: 1})
 		if s.Error != "" {
-			return 0, fmt.Errorf("%s: %s", s.Error, s.Detail)
+			return 0, &unanswered{s}
 		}
 		if s.PromptTokens == nil {
 			return 0, errors.New("the server reports no prompt token count and has no tokenizer route, so no prompt length can be stated")

@@ -216,6 +216,8 @@ func (c *Client) Do(ctx context.Context, within time.Duration, method, path stri
 		return resp.StatusCode, &StatusError{method, path, resp.StatusCode, c.ServerWords(b)}
 	case err != nil:
 		return resp.StatusCode, fmt.Errorf("%s %s: %w", method, path, err)
+	case packing(resp) != "":
+		return resp.StatusCode, fmt.Errorf("%s %s: %w: it %s (%s)", method, path, ErrUnreadable, packed, packing(resp))
 	case len(b) > maxBody:
 		return resp.StatusCode, fmt.Errorf("%s %s: the answer is longer than %d MiB", method, path, maxBody>>20)
 	}
@@ -232,6 +234,18 @@ func (c *Client) Do(ctx context.Context, within time.Duration, method, path stri
 		return resp.StatusCode, fmt.Errorf("%s %s: the answer is not the JSON that was expected (%w): %s", method, path, err, c.Excerpt(string(b)))
 	}
 	return resp.StatusCode, nil
+}
+
+// packed is why a compressed answer is refused: unpacking would be inside the clock,
+// and bounds on what is read would mean nothing.
+const packed = "is compressed although that was not asked for: something on the way does that"
+
+// packing is how an answer is compressed; empty: it is not.
+func packing(resp *http.Response) string {
+	if kind := resp.Header.Get("Content-Encoding"); !strings.EqualFold(kind, "identity") {
+		return kind
+	}
+	return ""
 }
 
 func (c *Client) headers(h http.Header, body bool) {

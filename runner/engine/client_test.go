@@ -98,7 +98,7 @@ func TestExchangeAgainstRawServers(t *testing.T) {
 		{"redirect with a secret", "HTTP/1.1 302 Found\r\nLocation: https://me:pw@other:8/login?token=s#f\r\nContent-Length: 0\r\n\r\n", "http-error", "redirected to https://other:8/login, which is not followed"},
 		{"redirect to nonsense", "HTTP/1.1 302 Found\r\nLocation: http://[::\r\nContent-Length: 0\r\n\r\n", "http-error", "redirected elsewhere, which is not followed"},
 		{"created elsewhere", "HTTP/1.1 201 Created\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", "http-error", ""},
-		{"compressed", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b\x08data: {\"t\":\"x\"}\n\n", "bad-response", "the answer is compressed (gzip)"},
+		{"compressed", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b\x08data: {\"t\":\"x\"}\n\n", "bad-response", "the answer is compressed although that was not asked for: something on the way does that (gzip)"},
 		{"compressed refusal", "HTTP/1.1 503 Service Unavailable\r\nContent-Encoding: br\r\n\r\n\x1f\x8b", "http-error", "the words of the server are compressed (br)"},
 		{"not compressed, and says so", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: identity\r\n\r\ndata: {\"t\":\"x\",\"f\":\"length\"}\n\ndata: [DONE]\n\n", "", ""},
 		{"a page", "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n<html>Sign in</html>", "bad-response", "the answer is a page: <html>Sign in"},

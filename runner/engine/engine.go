@@ -65,6 +65,10 @@ type Idler interface {
 // ErrNotYet is what Ready's error wraps while a server is still starting.
 var ErrNotYet = errors.New("not ready yet")
 
+// ErrUnreadable is what Ready's error wraps where a server answers with something
+// that waiting will not change: a compressed answer, or not what its protocol says.
+var ErrUnreadable = errors.New("the answer cannot be understood")
+
 // ErrUnknown is what WaitIdle's error wraps where the server does not say
 // whether it is idle.
 var ErrUnknown = errors.New("the server does not say")

@@ -217,16 +217,13 @@ func (x *exchange) run(ctx context.Context, raw []byte) {
 	headerS := conn.lastS()
 	x.s.HeaderS, x.s.HTTPStatus = &headerS, resp.StatusCode
 
-	kind, packed := resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding")
-	if strings.EqualFold(packed, "identity") {
-		packed = ""
-	}
+	kind, how := resp.Header.Get("Content-Type"), packing(resp)
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		x.fail(kindHTTP, wireHTTP, x.refusal(resp, packed))
+		x.fail(kindHTTP, wireHTTP, x.refusal(resp, how))
 		x.s.TotalS = conn.lastS()
-	case packed != "":
-		x.fail(kindBad, wireMalformed, fmt.Sprintf("the answer is compressed (%s) although that was not asked for: something on the way does that", packed))
+	case how != "":
+		x.fail(kindBad, wireMalformed, fmt.Sprintf("the answer %s (%s)", packed, how))
 		x.s.TotalS = conn.lastS()
 	case strings.Contains(kind, "html"):
 		x.fail(kindBad, wireMalformed, "the answer is a page: "+x.excerpt(resp.Body))
@@ -250,7 +247,7 @@ func (x *exchange) excerpt(body io.Reader) string {
 }
 
 // refusal is what an answer other than 200 says.
-func (x *exchange) refusal(resp *http.Response, packed string) string {
+func (x *exchange) refusal(resp *http.Response, how string) string {
 	if to := resp.Header.Get("Location"); to != "" && resp.StatusCode/100 == 3 {
 		where := "elsewhere"
 		if u, err := url.Parse(to); err == nil {
@@ -259,8 +256,8 @@ func (x *exchange) refusal(resp *http.Response, packed string) string {
 		}
 		return "redirected " + where + ", which is not followed"
 	}
-	if packed != "" {
-		return "the words of the server are compressed (" + packed + ") although that was not asked for"
+	if how != "" {
+		return "the words of the server are compressed (" + how + ") although that was not asked for"
 	}
 	return x.excerpt(resp.Body)
 }

@@ -111,9 +111,9 @@ func Ready(ctx context.Context, c *Client, v schema.Variant, one func(ctx contex
 
 // NotYet wraps err with ErrNotYet if it is what a starting server answers: no
 // connection, a cut one, no answer in time, 408, 425, 429 or 5xx. Any other
-// answer is final.
+// status and ErrUnreadable are final.
 func NotYet(err error) error {
-	if err == nil || errors.Is(err, ErrNotYet) {
+	if err == nil || errors.Is(err, ErrNotYet) || errors.Is(err, ErrUnreadable) {
 		return err
 	}
 	var status *StatusError

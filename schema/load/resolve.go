@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"twopoint/schema"
 	"twopoint/schema/diag"
@@ -640,6 +641,7 @@ func (r *resolver) cellValues(metric *node, name, path string) {
 func (r *resolver) conflicts(x *schema.Experiment) {
 	r.twins(x)
 	r.limits(x)
+	r.deadlines(x)
 	r.idleServers(x)
 	r.embedded(x)
 	for _, v := range x.Variants {
@@ -719,6 +721,19 @@ func (r *resolver) twins(x *schema.Experiment) {
 			continue
 		}
 		seen[string(b)] = name
+	}
+}
+
+// shortestLimit is the least that a limit of a request can be: below it every
+// request fails, however good the server.
+const shortestLimit = schema.Duration(time.Millisecond)
+
+// deadlines reports limits that no request can keep.
+func (r *resolver) deadlines(x *schema.Experiment) {
+	for name, d := range map[string]schema.Duration{"connect": x.Limits.Connect, "first_token": x.Limits.FirstToken, "total": x.Limits.Total} {
+		if n := r.root.find("limits", name); n != nil && d > 0 && d < shortestLimit {
+			r.errorf(n, "limits."+name, "must be at least %s; leave it out for no limit of your own", shortestLimit).Value = n.shown()
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"twopoint/test/standin"
 )
@@ -296,6 +297,33 @@ func TestC31AProxyLetsGoAFewTokensAtATime(t *testing.T) {
 			}
 			if c.status == "ok" && !has(p.Doubts, "buffered_stream") {
 				t.Errorf("doubts %q", p.Doubts)
+			}
+		})
+	}
+}
+
+// What ends the first requests, before any point is measured, is named as it would
+// be at a point, and at once.
+func TestC27TheFirstRequestsFail(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		face, fields, kind string
+		script             standin.Script
+	}{
+		"limit":         {"ollama", `limits: first_token: "20ms"`, "timeout", standin.Script{Clock: standin.Clock{PrefillTokS: 2000}}},
+		"cut":           {"ollama", "", "stream-cut", standin.Script{Stream: standin.Stream{End: "reset"}}},
+		"compressed":    {"openai", "", "bad-response", standin.Script{Stream: standin.Stream{Gzip: true}}},
+		"out of memory": {"ollama", "", "request-oom", standin.Script{When: []standin.When{{MinContext: 50, Then: standin.Then(`{"answer": {"status": 500, "body": "CUDA out of memory"}}`)}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.script.Face = c.face
+			_, url := standin.Open(t, c.script)
+			began := time.Now()
+			o := measure(t, spec(url, c.face, quick+"\n\t"+c.fields))
+			p := o.status(t, "s/1000/1", "failed", c.kind)
+			if took := time.Since(began); took > 30*time.Second { // the wait for a server to be ready is a minute
+				t.Errorf("%s after %v: %s", p.Reason, took, p.Detail)
 			}
 		})
 	}

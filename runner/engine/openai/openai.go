@@ -24,6 +24,7 @@ import (
 	"twopoint/results/event"
 	"twopoint/runner/engine"
 	"twopoint/runner/engine/pull"
+	"twopoint/runner/failure"
 	"twopoint/schema"
 )
 
@@ -87,6 +88,8 @@ func (e Engine) Ready(ctx context.Context, c *engine.Client, v schema.Variant) e
 			return 1, nil // some report no count
 		case s.HTTPStatus != 0 && s.HTTPStatus != http.StatusOK:
 			return 0, &engine.StatusError{Method: http.MethodPost, Path: route(c), Status: s.HTTPStatus, Text: s.Detail}
+		case s.Error == string(failure.BadResponse):
+			return 0, fmt.Errorf("%w: %s", engine.ErrUnreadable, s.Detail)
 		}
 		return 0, fmt.Errorf("%s: %s", s.Error, s.Detail)
 	})
