@@ -123,13 +123,19 @@ func (a *Agent) visit(ctx context.Context, l *life, p *history.Point, fresh bool
 			return err
 		}
 	}
-	if fresh && a.Order.Plan.Method.DecodeAtDepth != nil && p.AtEnd() {
+	atDepth := a.Order.Plan.Method.DecodeAtDepth != nil
+	if atDepth && p.ColdDue() {
 		if ok, err := a.pair(ctx, l, p, event.RoleCold, p.Sized.A, a.coldB(l, p)); !ok {
 			return err
 		}
 	}
 	if ok, err := a.pair(ctx, l, p, event.RoleMeasure, p.Sized.A, p.Sized.B); !ok {
 		return err
+	}
+	for atDepth && p.ColdDue() {
+		if ok, err := a.pair(ctx, l, p, event.RoleCold, p.Sized.A, a.coldB(l, p)); !ok {
+			return err
+		}
 	}
 	if text := p.TooSmall(); text != "" {
 		return a.Record(event.Event{Type: event.TypeNote, Note: &event.Note{Code: string(stat.BTooSmall), PointID: p.ID, Variant: p.Variant, Text: text}})

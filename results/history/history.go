@@ -492,7 +492,7 @@ func (p *Point) Estimate() stat.Point {
 		p.estimate = &e
 	}
 	if p.history.Plan.Method.DecodeAtDepth != nil {
-		return p.gated(p.history.confirmed(p))
+		return p.gated(p.history.coldChecked(p))
 	}
 	return p.gated(*p.estimate)
 }

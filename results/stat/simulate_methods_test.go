@@ -491,7 +491,8 @@ func TestColdVerdict(t *testing.T) {
 					m.sPerTok *= colder
 					b := 1 + ColdTokens(floorTokens, prefillS, &warm.sPerTok, SizeRequest{Target: rule.Target, Context: context})
 					p := NewPair(one(m.answer(context, 1, shape.draw(rnd), 0)), one(m.answer(context, b, shape.draw(rnd), rnd.NormFloat64())), exact)
-					agrees, known, _ := Cold(p, ps)
+					excess, known, _ := Cold(p, ps)
+					agrees := excess <= 0
 					if !known {
 						t.Fatal(pt.Status, pt.Detail, p.Reasons)
 					}

@@ -136,6 +136,40 @@ func TestDecodeAtDepthRefuses(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the count is false", func(t *testing.T) {
+		t.Parallel()
+		all := int64(999)
+		_, url := standin.Open(t, standin.Script{Cache: standin.Cache{Off: true, Claim: &all}, When: []standin.When{{MinContext: 900, Then: standin.Then(`{"cache": {"claim": 999}}`)}, {MaxContext: 900, Then: standin.Then(`{"cache": {"claim": 0}}`)}}})
+		o := measure(t, spec(url, "sglang", strings.Replace(depth, "[1000, 2000]", "[1000]", 1)))
+		o.status(t, "s/1000/1", "invalid", "cold_disagrees")
+	})
+	t.Run("one cold pair is disturbed", func(t *testing.T) {
+		t.Parallel()
+		script := standin.Script{Clock: standin.Clock{StepS: 0.005}}
+		// The long leg of the first cold pair is the first of so many tokens with nothing cached.
+		srv, url := standin.Open(t, script)
+		measureOnce(t, spec(url, "sglang", depth))
+		for _, r := range srv.Requests() {
+			if r.Asked == 33 && r.Cached == 0 {
+				script.When = []standin.When{{From: r.Number, To: r.Number, Then: standin.Then(`{"clock": {"step_s": 0.015}}`)}}
+				break
+			}
+		}
+		_, url = standin.Open(t, script)
+		o := measureOnce(t, spec(url, "sglang", depth))
+		cold := 0
+		for _, s := range o.Samples {
+			if s.Role == "cold" && s.Leg == "b" {
+				cold++
+			}
+		}
+		if len(script.When) != 1 || cold != 4 {
+			t.Errorf("%d requests disturbed, %d cold pairs: want one and, with the other end's, four", len(script.When), cold)
+		}
+		for _, p := range o.Points {
+			o.status(t, p.PointKey, "ok", "")
+		}
+	})
 	t.Run("the cold pair disagrees", func(t *testing.T) {
 		t.Parallel()
 		// Fresh prompts decode at 30 ms a token: the cached prompt's 20 are not what this server does.
