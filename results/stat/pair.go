@@ -438,7 +438,9 @@ func (p *Pair) judgeLegs(legs []leg, r Rules) {
 			p.reason(CacheNotFlushed, "the probe's prompt was still cached when it should not have been, and prompts have no nonce")
 		}
 		if slices.ContainsFunc(legs, func(l leg) bool { return l.of.CachedTokens == nil }) {
-			p.compareFirstTokens(legs)
+			if !r.shownCold(legs) {
+				p.compareFirstTokens(legs)
+			}
 			if r.proven() != "yes" {
 				p.doubt(CacheUnverified, "no count of cached tokens and flush proven: %s", r.proven())
 			}
@@ -459,6 +461,15 @@ func (p *Pair) judgeLegs(legs []leg, r Rules) {
 			p.reason(NoSecondPoint, "%g tokens in leg %s and %g in leg %s", *x, before.name, *y, l.name)
 		}
 	}
+}
+
+// shownCold tells whether every prompt began with tokens of its own after a flush that
+// the server confirmed and that the probe saw work: a first token that comes much
+// sooner than another's is then noise.
+func (r Rules) shownCold(legs []leg) bool {
+	return r.Nonce && r.proven() == "yes" && !slices.ContainsFunc(legs, func(l leg) bool {
+		return slices.ContainsFunc(l.samples, func(s event.Sample) bool { return s.Flush == nil || s.Flush.OK == nil || !*s.Flush.OK })
+	})
 }
 
 // compareFirstTokens looks for a leg whose first token came much sooner than

@@ -142,6 +142,21 @@ func TestPairValidity(t *testing.T) {
 			uncounted(a, b)
 			*b.TTFTS *= 0.5
 		}, reasons: "cache_suspected", doubts: "cache_unverified"},
+		{name: "not reported, TTFT of b at half after a flush that works", rules: with(exact, func(r *Rules) { r.Probe = &event.Probe{Proven: "yes"} }), change: func(a, b *event.Sample) {
+			uncounted(a, b)
+			*b.TTFTS *= 0.5
+			a.Flush, b.Flush = &event.Flush{OK: ptr(true)}, &event.Flush{OK: ptr(true)}
+		}},
+		{name: "the same, the nonce off", rules: with(exact, func(r *Rules) { r.Probe, r.Nonce = &event.Probe{Proven: "yes"}, false }), change: func(a, b *event.Sample) {
+			uncounted(a, b)
+			*b.TTFTS *= 0.5
+			a.Flush, b.Flush = &event.Flush{OK: ptr(true)}, &event.Flush{OK: ptr(true)}
+		}, reasons: "cache_suspected"},
+		{name: "the same, a flush without a verdict", rules: with(exact, func(r *Rules) { r.Probe = &event.Probe{Proven: "yes"} }), change: func(a, b *event.Sample) {
+			uncounted(a, b)
+			*b.TTFTS *= 0.5
+			a.Flush, b.Flush = &event.Flush{OK: ptr(true)}, &event.Flush{}
+		}, reasons: "cache_suspected"},
 		{name: "reported cold, TTFT of b at half", rules: exact, change: func(a, b *event.Sample) { *b.TTFTS *= 0.5 }},
 		{name: "no nonce, no flush, no count", rules: with(exact, func(r *Rules) { r.Nonce, r.Flush = false, "never" }), change: uncounted,
 			reasons: "cache_not_flushed", doubts: "cache_unverified"},

@@ -10,9 +10,10 @@ const (
 	// CacheHit: a leg reports more cached prompt tokens than the common
 	// template prefix or one block accounts for.
 	CacheHit Code = "cache_hit"
-	// CacheSuspected: no cached count is reported and one leg's time to first
-	// token is below 0.6 of its sibling's, or the legs' prompt counts disagree
-	// by more than a nonce can explain.
+	// CacheSuspected: no cached count is reported, no nonce and flush of all legs
+	// stand in for it, and one leg's time to first token is below 0.6 of its
+	// sibling's; or the legs' prompt counts disagree by more than a nonce can
+	// explain.
 	CacheSuspected Code = "cache_suspected"
 	// CacheNotFlushed: no nonce keeps the prompts apart, and the probe saw that
 	// the prefix cache is not emptied, or nothing shows that it was.

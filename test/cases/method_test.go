@@ -62,6 +62,13 @@ func TestConcurrency(t *testing.T) {
 			}
 		}
 	})
+	t.Run("auto b for pieces of eight", func(t *testing.T) {
+		t.Parallel()
+		_, url := standin.Open(t, standin.Script{Face: "vllm", Clock: standin.Clock{StepS: 0.005}, Stream: standin.Stream{PerChunk: 8}})
+		o := measure(t, spec(url, "vllm", "sweep: {context: [1000], concurrency: [4]}\n\tmethod: two_point: {repeats: {min: 3, max: 3, target: 0.5}}"))
+		p := o.status(t, "s/1000/4", "ok", "")
+		near(t, "s_per_tok", p.SPerTok, 0.005, p.SPerTokLo, p.SPerTokHi)
+	})
 	t.Run("auto b", func(t *testing.T) {
 		t.Parallel()
 		// Prefills one after another: b must keep all four decoding for 32 steps.
