@@ -159,6 +159,7 @@ type Flush struct {
 // Life is the server's own. LogLine, Exit and Kill need a process of its own.
 type Life struct {
 	LoadS       float64 `json:"load_s,omitempty"`       // until it is ready
+	LoadAnswers int     `json:"load_answers,omitempty"` // requests that are told so before it is ready
 	Listen      string  `json:"listen,omitempty"`       // "": as the engine does | early: the port is open at once
 	ModelsEarly bool    `json:"models_early,omitempty"` // the list of models is there before it is ready
 	NoModels    bool    `json:"no_models,omitempty"`    // an empty list, for ever

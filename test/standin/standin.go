@@ -51,6 +51,7 @@ type Server struct {
 	running, waiting atomic.Int64
 	steps, accepted  atomic.Int64 // of all answers: steps with drafts, and tokens beyond one a step
 	conns            atomic.Int64
+	loads            atomic.Int64 // requests that came when it was loaded
 }
 
 // Request is the record of one generate request. Times are in seconds after the
@@ -206,7 +207,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, 401, "bad key: "+r.Header.Get("Authorization"))
 		return
 	}
-	loading := time.Now().Before(s.ready)
+	loading := time.Now().Before(s.ready) || s.loads.Add(1) <= int64(s.script.Life.LoadAnswers)
 	path := r.URL.Path
 	switch {
 	case slices.Contains(s.script.Answer.NoRoute, path):

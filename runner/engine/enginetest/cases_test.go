@@ -20,9 +20,40 @@ import (
 	"twopoint/runner/engine/engines"
 	"twopoint/runner/engine/enginetest"
 	"twopoint/schema"
+	"twopoint/test/standin"
 )
 
-var variant = schema.Variant{ServedName: enginetest.Model}
+const model = "standin"
+
+var variant = schema.Variant{ServedName: model}
+
+// faces are what the stand-in shows to each adapter: the plain OpenAI adapter is
+// given vLLM, which has all the routes that it knows.
+var faces = map[string]string{"sglang": "sglang", "openai": "vllm", "llamacpp": "llamacpp"}
+
+// open starts a stand-in for an adapter. Where the script says nothing of time
+// there is next to none in it.
+func open(t testing.TB, dialect string, s standin.Script) (*standin.Server, string) {
+	t.Helper()
+	s.Face = faces[dialect]
+	if s.Limit == 0 {
+		s.Limit = 4096
+	}
+	if s.Clock.PrefillTokS == 0 {
+		s.Clock.PrefillTokS = 1e9
+	}
+	if s.Clock.StepS == 0 {
+		s.Clock.StepS = 1e-5
+	}
+	return standin.Open(t, s)
+}
+
+// clientOf is a client without a key and limits for a stand-in of a script.
+func clientOf(t testing.TB, dialect string, s standin.Script) *engine.Client {
+	t.Helper()
+	_, url := open(t, dialect, s)
+	return enginetest.Client(t, url, "", engine.Limits{})
+}
 
 func adapter(t testing.TB, name string) engine.Engine {
 	t.Helper()
@@ -34,41 +65,44 @@ func adapter(t testing.TB, name string) engine.Engine {
 }
 
 func TestConformance(t *testing.T) {
-	for _, f := range []*enginetest.Fake{
-		{Dialect: "sglang"},
-		{Dialect: "sglang", Incremental: true},
-		{Dialect: "sglang", PerChunk: 3, Bytewise: true},
-		{Dialect: "sglang", PerChunk: 3, Incremental: true},
-		{Dialect: "openai"},
-		{Dialect: "openai", NoIDs: true},
-		{Dialect: "openai", PerChunk: 2, EOL: "\r\n", Field: "data:"},
-		{Dialect: "llamacpp"},
-		{Dialect: "llamacpp", Preamble: ": hello\n\n"},
+	for name, c := range map[string]struct {
+		dialect string
+		script  standin.Script
+	}{
+		"sglang":                {"sglang", standin.Script{}},
+		"sglang/delta":          {"sglang", standin.Script{Stream: standin.Stream{Delta: true}}},
+		"sglang/chunk/bytewise": {"sglang", standin.Script{Stream: standin.Stream{PerChunk: 3, Bytewise: true}}},
+		"sglang/chunk/delta":    {"sglang", standin.Script{Stream: standin.Stream{PerChunk: 3, Delta: true}}},
+		"sglang/key":            {"sglang", standin.Script{Key: "hush"}},
+		"openai":                {"openai", standin.Script{}},
+		"openai/no ids":         {"openai", standin.Script{Stream: standin.Stream{NoIDs: true}}},
+		"openai/chunk/crlf":     {"openai", standin.Script{Stream: standin.Stream{PerChunk: 2, EOL: "\r\n", Field: "data:"}}},
+		"llamacpp":              {"llamacpp", standin.Script{}},
+		"llamacpp/comment":      {"llamacpp", standin.Script{Stream: standin.Stream{Preamble: ": hello\n\n"}}},
 	} {
-		name := fmt.Sprintf("%s/per=%d/incremental=%v/noids=%v/bytewise=%v", f.Dialect, f.PerChunk, f.Incremental, f.NoIDs, f.Bytewise)
 		t.Run(name, func(t *testing.T) {
-			url := f.Open(t)
-			enginetest.Run(t, adapter(t, f.Dialect), func(*testing.T) enginetest.Server {
-				return enginetest.Server{URL: url, Variant: variant}
+			_, url := open(t, c.dialect, c.script)
+			enginetest.Run(t, adapter(t, c.dialect), func(*testing.T) enginetest.Server {
+				return enginetest.Server{URL: url, Variant: variant, Key: c.script.Key}
 			})
 		})
 	}
 }
 
-// ask sends one streamed request of n tokens to the fake and returns the sample.
-func ask(t *testing.T, f *enginetest.Fake, n int, limits engine.Limits) event.Sample {
+// ask sends one streamed request of n tokens to a stand-in and returns the sample.
+func ask(t *testing.T, dialect string, script standin.Script, n int, limits engine.Limits) event.Sample {
 	t.Helper()
-	c := enginetest.Client(t, f.Open(t), "", limits)
-	return send(t, f.Dialect, c, n)
+	_, url := open(t, dialect, script)
+	return send(t, dialect, enginetest.Client(t, url, "", limits), n)
 }
 
 func send(t *testing.T, dialect string, c *engine.Client, n int) event.Sample {
 	t.Helper()
-	return adapter(t, dialect).Generate(t.Context(), c, engine.Request{Model: enginetest.Model, IDs: enginetest.Prompt(7, 50), MaxTokens: n, Stream: true})
+	return adapter(t, dialect).Generate(t.Context(), c, engine.Request{Model: model, IDs: enginetest.Prompt(7, 50), MaxTokens: n, Stream: true})
 }
 
 func each(t *testing.T, run func(t *testing.T, dialect string)) {
-	for _, d := range enginetest.Dialects {
+	for d := range faces {
 		t.Run(d, func(t *testing.T) { run(t, d) })
 	}
 }
@@ -77,15 +111,13 @@ func TestC01FlushIsRefusedThenAccepted(t *testing.T) {
 	for _, dialect := range []string{"sglang", "openai"} {
 		t.Run(dialect, func(t *testing.T) {
 			flusher := adapter(t, dialect).(engine.Flusher)
-			f := &enginetest.Fake{Dialect: dialect, FlushRefusals: 3}
-			got := flusher.Flush(t.Context(), enginetest.Client(t, f.Open(t), "", engine.Limits{}))
+			got := flusher.Flush(t.Context(), clientOf(t, dialect, standin.Script{Flush: standin.Flush{Refuse: 3}}))
 			if got.OK == nil || !*got.OK || got.Attempts != 4 || got.Status != 200 || got.WaitS <= 0 {
 				t.Errorf("%+v", got)
 			}
-			f = &enginetest.Fake{Dialect: dialect, FlushRefusals: -1}
 			ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, errors.New("out of patience"))
 			defer cancel()
-			got = flusher.Flush(ctx, enginetest.Client(t, f.Open(t), "", engine.Limits{}))
+			got = flusher.Flush(ctx, clientOf(t, dialect, standin.Script{Flush: standin.Flush{Refuse: -1}}))
 			if got.OK == nil || *got.OK || got.Attempts < 2 || got.Attempts > 8 {
 				t.Errorf("refused for ever: %+v", got)
 			}
@@ -102,8 +134,7 @@ func TestC03NoFlushRoute(t *testing.T) {
 		"openai":   {"/reset_prefix_cache", "404", "VLLM_SERVER_DEV_MODE"},
 		"llamacpp": {"501", "--slot-save-path"},
 	} {
-		f := &enginetest.Fake{Dialect: dialect, NoFlush: true}
-		got := adapter(t, dialect).(engine.Flusher).Flush(t.Context(), enginetest.Client(t, f.Open(t), "", engine.Limits{}))
+		got := adapter(t, dialect).(engine.Flusher).Flush(t.Context(), clientOf(t, dialect, standin.Script{Flush: standin.Flush{NoRoute: true}}))
 		if got.OK == nil || *got.OK || got.Status == 0 {
 			t.Errorf("%s: %+v", dialect, got)
 		}
@@ -113,19 +144,18 @@ func TestC03NoFlushRoute(t *testing.T) {
 			}
 		}
 	}
-	f := &enginetest.Fake{Dialect: "openai", FlushBody: " "}
-	if got := adapter(t, "openai").(engine.Flusher).Flush(t.Context(), enginetest.Client(t, f.Open(t), "", engine.Limits{})); got.OK != nil || got.Status != 200 {
+	empty := clientOf(t, "openai", standin.Script{Flush: standin.Flush{Body: " "}})
+	if got := adapter(t, "openai").(engine.Flusher).Flush(t.Context(), empty); got.OK != nil || got.Status != 200 {
 		t.Errorf("an empty answer is no verdict: %+v", got)
 	}
 }
 
 func TestC04CachedNotReportedIsNotZero(t *testing.T) {
 	each(t, func(t *testing.T, dialect string) {
-		if s := ask(t, &enginetest.Fake{Dialect: dialect, NoCached: true}, 3, engine.Limits{}); s.CachedTokens != nil {
+		if s := ask(t, dialect, standin.Script{Cache: standin.Cache{Report: "omit"}}, 3, engine.Limits{}); s.CachedTokens != nil {
 			t.Errorf("not reported became %d", *s.CachedTokens)
 		}
-		f := &enginetest.Fake{Dialect: dialect}
-		c := enginetest.Client(t, f.Open(t), "", engine.Limits{})
+		c := clientOf(t, dialect, standin.Script{})
 		if s := send(t, dialect, c, 3); s.CachedTokens == nil || *s.CachedTokens != 0 {
 			t.Errorf("0 became %v", s.CachedTokens)
 		}
@@ -137,7 +167,7 @@ func TestC04CachedNotReportedIsNotZero(t *testing.T) {
 
 func TestC07StoppedEarly(t *testing.T) {
 	each(t, func(t *testing.T, dialect string) {
-		s := ask(t, &enginetest.Fake{Dialect: dialect, Stop: 9}, 17, engine.Limits{})
+		s := ask(t, dialect, standin.Script{Answer: standin.Answer{Stop: 9}}, 17, engine.Limits{})
 		if s.Error != "" || *s.CompletionTokens != 9 || s.Finish != "stop" || s.TokensRequested != 17 {
 			t.Errorf("%+v", s)
 		}
@@ -145,26 +175,27 @@ func TestC07StoppedEarly(t *testing.T) {
 }
 
 func TestC08OneChunkIsNotOneToken(t *testing.T) {
-	for _, f := range []*enginetest.Fake{
-		{Dialect: "sglang", PerChunk: 4}, {Dialect: "sglang", PerChunk: 4, Incremental: true}, {Dialect: "openai", PerChunk: 4},
-	} {
-		s := ask(t, f, 17, engine.Limits{})
-		if s.Error != "" || *s.CompletionTokens != 17 || !slices.Equal(s.ChunkTokens, []int32{4, 4, 4, 4, 1}) {
-			t.Errorf("%s: %v tokens in chunks of %v", f.Dialect, s.CompletionTokens, s.ChunkTokens)
+	for _, delta := range []bool{false, true} {
+		for _, dialect := range []string{"sglang", "openai"} {
+			s := ask(t, dialect, standin.Script{Stream: standin.Stream{PerChunk: 4, Delta: delta}}, 17, engine.Limits{})
+			if s.Error != "" || *s.CompletionTokens != 17 || !slices.Equal(s.ChunkTokens, []int32{1, 3, 4, 4, 4, 1}) {
+				t.Errorf("%s: %v tokens in chunks of %v", dialect, s.CompletionTokens, s.ChunkTokens)
+			}
 		}
 	}
 	// Without ids or counts the number in a chunk is not known.
-	s := ask(t, &enginetest.Fake{Dialect: "openai", PerChunk: 4, NoIDs: true}, 17, engine.Limits{})
-	if s.ChunkTokens != nil || len(s.ChunkS) != 5 || *s.CompletionTokens != 17 {
+	s := ask(t, "openai", standin.Script{Stream: standin.Stream{PerChunk: 4, NoIDs: true}}, 17, engine.Limits{})
+	if s.ChunkTokens != nil || len(s.ChunkS) != 6 || *s.CompletionTokens != 17 {
 		t.Errorf("%v in %d chunks", s.ChunkTokens, len(s.ChunkS))
 	}
 }
 
 func TestC10ReasoningIsGeneratedToo(t *testing.T) {
 	for _, field := range []string{"reasoning_content", "reasoning"} {
-		f := &enginetest.Fake{Dialect: "openai", NoCompletions: true, Reasoning: field, Role: true, Prefill: 20 * time.Millisecond}
-		c := enginetest.Client(t, f.Open(t), "", engine.Limits{})
-		s := adapter(t, "openai").Generate(t.Context(), c, engine.Request{Model: enginetest.Model, Text: "Why is the sky blue?", MaxTokens: 17, Stream: true})
+		c := clientOf(t, "openai", standin.Script{
+			Answer: standin.Answer{NoRoute: []string{"/v1/completions"}}, Stream: standin.Stream{Reasoning: field, EmptyRole: true}, Clock: standin.Clock{ExtraS: 0.020},
+		})
+		s := adapter(t, "openai").Generate(t.Context(), c, engine.Request{Model: model, Text: "Why is the sky blue?", MaxTokens: 17, Stream: true})
 		if s.Error != "" || len(s.ChunkS) != 17 || *s.CompletionTokens != 17 || s.OutputSHA256 == "" {
 			t.Errorf("%s: %+v", field, s)
 		}
@@ -175,7 +206,7 @@ func TestC10ReasoningIsGeneratedToo(t *testing.T) {
 }
 
 func TestC11TheFirstEventIsNotAToken(t *testing.T) {
-	s := ask(t, &enginetest.Fake{Dialect: "openai", Role: true, Prefill: 50 * time.Millisecond}, 17, engine.Limits{})
+	s := ask(t, "openai", standin.Script{Stream: standin.Stream{EmptyRole: true}, Clock: standin.Clock{ExtraS: 0.050}}, 17, engine.Limits{})
 	if s.Error != "" || len(s.ChunkS) != 17 || *s.CompletionTokens != 17 {
 		t.Errorf("%+v", s)
 	}
@@ -185,33 +216,33 @@ func TestC11TheFirstEventIsNotAToken(t *testing.T) {
 }
 
 func TestC14NoUsageOrTheOptionRefused(t *testing.T) {
-	s := ask(t, &enginetest.Fake{Dialect: "openai", NoUsage: true, NoIDs: true}, 17, engine.Limits{})
+	s := ask(t, "openai", standin.Script{Counts: standin.Counts{NoUsage: true}, Stream: standin.Stream{NoIDs: true}}, 17, engine.Limits{})
 	if s.Error != "" || s.CompletionTokens != nil || s.PromptTokens != nil || s.CachedTokens != nil || len(s.ChunkS) != 17 {
 		t.Errorf("no usage: %+v", s)
 	}
 	for _, status := range []int{400, 422} {
-		f := &enginetest.Fake{Dialect: "openai", Refuse: "stream_options", RefuseStatus: status}
-		c := enginetest.Client(t, f.Open(t), "", engine.Limits{})
+		srv, url := open(t, "openai", standin.Script{Answer: standin.Answer{Refuse: []string{"stream_options"}, RefuseStatus: status}})
+		c := enginetest.Client(t, url, "", engine.Limits{})
 		for range 2 {
 			s = send(t, "openai", c, 5)
 			if s.Error != "" || s.HTTPStatus != 200 || !slices.ContainsFunc(s.Notes, func(n string) bool { return strings.Contains(n, "stream_options") }) {
 				t.Errorf("status %d: %+v", status, s)
 			}
 		}
-		if len(f.Bodies) != 3 { // one retry, remembered
-			t.Errorf("status %d: %d requests, want 3", status, len(f.Bodies))
+		if n := len(srv.Bodies()); n != 3 { // one retry, remembered
+			t.Errorf("status %d: %d requests, want 3", status, n)
 		}
 	}
-	f := &enginetest.Fake{Dialect: "openai", Refuse: "prompt"}
-	if s := ask(t, f, 5, engine.Limits{}); s.Error != "http-error" || s.HTTPStatus != 400 || len(f.Bodies) != 1 {
-		t.Errorf("a field that is not optional: %+v after %d requests", s, len(f.Bodies))
+	srv, url := open(t, "openai", standin.Script{Answer: standin.Answer{Refuse: []string{"prompt"}}})
+	s = send(t, "openai", enginetest.Client(t, url, "", engine.Limits{}), 5)
+	if n := len(srv.Bodies()); s.Error != "http-error" || s.HTTPStatus != 400 || n != 1 {
+		t.Errorf("a field that is not optional: %+v after %d requests", s, n)
 	}
 }
 
 func TestC16ReadyTooEarly(t *testing.T) {
 	each(t, func(t *testing.T, dialect string) {
-		f := &enginetest.Fake{Dialect: dialect, Loading: 3}
-		c := enginetest.Client(t, f.Open(t), "", engine.Limits{})
+		c := clientOf(t, dialect, standin.Script{Life: standin.Life{LoadAnswers: 3}})
 		for i := range 3 {
 			if err := adapter(t, dialect).Ready(t.Context(), c, variant); !errors.Is(err, engine.ErrNotYet) {
 				t.Errorf("try %d: %v", i, err)
@@ -220,8 +251,8 @@ func TestC16ReadyTooEarly(t *testing.T) {
 		if err := adapter(t, dialect).Ready(t.Context(), c, variant); err != nil {
 			t.Error(err)
 		}
-		empty := &enginetest.Fake{Dialect: dialect, Models: []string{}}
-		if err := adapter(t, dialect).Ready(t.Context(), enginetest.Client(t, empty.Open(t), "", engine.Limits{}), variant); !errors.Is(err, engine.ErrNotYet) {
+		empty := clientOf(t, dialect, standin.Script{Life: standin.Life{NoModels: true}})
+		if err := adapter(t, dialect).Ready(t.Context(), empty, variant); !errors.Is(err, engine.ErrNotYet) {
 			t.Errorf("an empty list of models: %v", err)
 		}
 	})
@@ -230,13 +261,13 @@ func TestC16ReadyTooEarly(t *testing.T) {
 func TestC20ErrorsInsideTheAnswer(t *testing.T) {
 	each(t, func(t *testing.T, dialect string) {
 		for _, at := range []int{1, 6} {
-			s := ask(t, &enginetest.Fake{Dialect: dialect, ErrorAt: at}, 17, engine.Limits{})
+			s := ask(t, dialect, standin.Script{Stream: standin.Stream{ErrorAt: at}}, 17, engine.Limits{})
 			if s.Error != "http-error" || s.HTTPStatus != 200 || s.Detail != "CUDA out of memory" {
 				t.Errorf("at %d: %q %d %q", at, s.Error, s.HTTPStatus, s.Detail)
 			}
 		}
 	})
-	s := ask(t, &enginetest.Fake{Dialect: "sglang", Abort: "out of pages"}, 5, engine.Limits{})
+	s := ask(t, "sglang", standin.Script{Stream: standin.Stream{Abort: "out of pages"}}, 5, engine.Limits{})
 	if s.Error != "http-error" || s.Finish != "abort" || s.Detail != "aborted by the server (400): out of pages" {
 		t.Errorf("abort: %q %q %q", s.Error, s.Finish, s.Detail)
 	}
@@ -245,11 +276,11 @@ func TestC20ErrorsInsideTheAnswer(t *testing.T) {
 func TestC23KeepAliveComments(t *testing.T) {
 	each(t, func(t *testing.T, dialect string) {
 		preamble := ":\n\n: ping\n\nevent: ping\ndata:\n\nid: 3\nretry: 10\n\n"
-		for _, f := range []*enginetest.Fake{
+		for _, st := range []standin.Stream{
 			{Preamble: preamble}, {Preamble: preamble, Field: "data:"}, {Preamble: preamble, EOL: "\r\n"}, {Preamble: preamble, Bytewise: true},
 		} {
-			f.Dialect, f.Prefill = dialect, 30*time.Millisecond
-			s := ask(t, f, 5, engine.Limits{})
+			st.Comments = true
+			s := ask(t, dialect, standin.Script{Stream: st, Clock: standin.Clock{ExtraS: 0.030}}, 5, engine.Limits{})
 			enginetest.Whole(t, s, 50, 5)
 			if len(s.ChunkS) != 5 || *s.TTFTS < 0.030 {
 				t.Errorf("%d chunks, ttft %v", len(s.ChunkS), *s.TTFTS)
@@ -260,8 +291,8 @@ func TestC23KeepAliveComments(t *testing.T) {
 
 func TestC25OneLongLine(t *testing.T) {
 	each(t, func(t *testing.T, dialect string) {
-		enginetest.Whole(t, ask(t, &enginetest.Fake{Dialect: dialect, Padding: 300 << 10}, 5, engine.Limits{}), 50, 5)
-		s := ask(t, &enginetest.Fake{Dialect: dialect, Padding: engine.MaxLine + 1}, 5, engine.Limits{})
+		enginetest.Whole(t, ask(t, dialect, standin.Script{Stream: standin.Stream{Padding: 300 << 10}}, 5, engine.Limits{}), 50, 5)
+		s := ask(t, dialect, standin.Script{Stream: standin.Stream{Padding: engine.MaxLine + 1}}, 5, engine.Limits{})
 		if s.Error != "bad-response" || s.Detail != engine.ErrLongLine.Error() {
 			t.Errorf("%q %q", s.Error, s.Detail)
 		}
@@ -288,7 +319,7 @@ func TestC27HowAStreamMayEnd(t *testing.T) {
 			if c.notLlamacpp && dialect == "llamacpp" {
 				continue
 			}
-			s := ask(t, &enginetest.Fake{Dialect: dialect, End: c.end, Cut: 5, Step: time.Millisecond}, 17, engine.Limits{})
+			s := ask(t, dialect, standin.Script{Stream: standin.Stream{End: c.end, Cut: 5}, Clock: standin.Clock{StepS: 0.001}}, 17, engine.Limits{})
 			if want := map[string]string{"early": "cut", "fin": "eof", "reset": "reset"}[c.end]; s.Transport != want {
 				t.Errorf("end %q: transport %q, want %q", c.end, s.Transport, want)
 			}
@@ -302,7 +333,7 @@ func TestC27HowAStreamMayEnd(t *testing.T) {
 		}
 	})
 	// Without its last event an answer of llama.cpp is cut, whatever came before.
-	if s := ask(t, &enginetest.Fake{Dialect: "llamacpp", End: "no-done"}, 5, engine.Limits{}); s.Error != "stream-cut" {
+	if s := ask(t, "llamacpp", standin.Script{Stream: standin.Stream{End: "no-done"}}, 5, engine.Limits{}); s.Error != "stream-cut" {
 		t.Errorf("%q %q", s.Error, s.Detail)
 	}
 }
@@ -325,8 +356,8 @@ func TestMain(m *testing.M) {
 }
 
 func TestC28NoProxyForAnyAddress(t *testing.T) {
-	f := &enginetest.Fake{Dialect: "sglang"}
-	_, port, _ := net.SplitHostPort(strings.TrimPrefix(f.Open(t), "http://"))
+	_, url := open(t, "sglang", standin.Script{})
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(url, "http://"))
 	for _, host := range []string{"127.0.0.1", "0.0.0.0", "localhost"} {
 		c := enginetest.Client(t, "http://"+net.JoinHostPort(host, port), "", engine.Limits{})
 		if err := adapter(t, "sglang").Ready(t.Context(), c, variant); err != nil {
@@ -358,8 +389,8 @@ func TestC28NoProxyForAnyAddress(t *testing.T) {
 }
 
 func TestC29AFreshConnectionForEachRequest(t *testing.T) {
-	f := &enginetest.Fake{Dialect: "openai"}
-	c := enginetest.Client(t, f.Open(t), "", engine.Limits{})
+	srv, url := open(t, "openai", standin.Script{})
+	c := enginetest.Client(t, url, "", engine.Limits{})
 	for range 10 {
 		s := send(t, "openai", c, 2)
 		enginetest.Whole(t, s, 50, 2)
@@ -372,7 +403,7 @@ func TestC29AFreshConnectionForEachRequest(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := f.Conns.Load(); n != 15 {
+	if n := srv.Conns(); n != 15 {
 		t.Errorf("%d connections for 15 requests", n)
 	}
 }
@@ -380,37 +411,37 @@ func TestC29AFreshConnectionForEachRequest(t *testing.T) {
 func TestC30LimitsAreNamed(t *testing.T) {
 	each(t, func(t *testing.T, dialect string) {
 		// Comments every 5 ms keep the connection alive and extend no limit.
-		hung := &enginetest.Fake{Dialect: dialect, Hang: 2, Step: time.Millisecond}
-		s := ask(t, hung, 9, engine.Limits{Total: 150 * time.Millisecond})
+		hung := standin.Script{Stream: standin.Stream{Stall: 2, Comments: true}, Clock: standin.Clock{StepS: 0.001}}
+		s := ask(t, dialect, hung, 9, engine.Limits{Total: 150 * time.Millisecond})
 		if s.Error != "timeout" || s.Limit != "total" || !strings.Contains(s.Detail, "150ms") || !strings.Contains(s.Detail, "after 2 of 9") {
 			t.Errorf("total: %q %q %q", s.Error, s.Limit, s.Detail)
 		}
-		slow := &enginetest.Fake{Dialect: dialect, Prefill: time.Minute}
-		s = ask(t, slow, 2, engine.Limits{FirstToken: 100 * time.Millisecond})
+		slow := standin.Script{Stream: standin.Stream{Comments: true}, Clock: standin.Clock{ExtraS: 60}}
+		s = ask(t, dialect, slow, 2, engine.Limits{FirstToken: 100 * time.Millisecond})
 		if s.Error != "timeout" || s.Limit != "first_token" || s.TTFTS != nil || s.TotalS < 0.1 {
 			t.Errorf("first token: %q %q %q", s.Error, s.Limit, s.Detail)
 		}
 		// An event without a token is no token.
 		if dialect == "openai" {
-			slow.Role = true
-			if s := ask(t, slow, 2, engine.Limits{FirstToken: 100 * time.Millisecond}); s.Limit != "first_token" {
+			slow.Stream.EmptyRole = true
+			if s := ask(t, dialect, slow, 2, engine.Limits{FirstToken: 100 * time.Millisecond}); s.Limit != "first_token" {
 				t.Errorf("after an empty event: %q %q", s.Limit, s.Detail)
 			}
 		}
 		// The first token's limit is over once it has come.
-		steady := &enginetest.Fake{Dialect: dialect, Step: 20 * time.Millisecond}
-		enginetest.Whole(t, ask(t, steady, 8, engine.Limits{FirstToken: 100 * time.Millisecond}), 50, 8)
+		steady := standin.Script{Clock: standin.Clock{StepS: 0.020}}
+		enginetest.Whole(t, ask(t, dialect, steady, 8, engine.Limits{FirstToken: 100 * time.Millisecond}), 50, 8)
 	})
 }
 
 func TestC31BufferedStream(t *testing.T) {
 	each(t, func(t *testing.T, dialect string) {
-		s := ask(t, &enginetest.Fake{Dialect: dialect, Held: true, Prefill: 100 * time.Millisecond}, 17, engine.Limits{})
+		s := ask(t, dialect, standin.Script{Stream: standin.Stream{Held: -1}, Clock: standin.Clock{ExtraS: 0.100}}, 17, engine.Limits{})
 		enginetest.Whole(t, s, 50, 17)
 		if !s.Buffered {
 			t.Errorf("not seen: chunks at %v of %v", s.ChunkS, s.TotalS)
 		}
-		if s := ask(t, &enginetest.Fake{Dialect: dialect, Step: 3 * time.Millisecond}, 17, engine.Limits{}); s.Buffered {
+		if s := ask(t, dialect, standin.Script{Clock: standin.Clock{StepS: 0.003}}, 17, engine.Limits{}); s.Buffered {
 			t.Errorf("seen in a proper stream: chunks at %v of %v", s.ChunkS, s.TotalS)
 		}
 	})
@@ -419,8 +450,8 @@ func TestC31BufferedStream(t *testing.T) {
 func TestTheKeyStaysSecret(t *testing.T) {
 	const key = "sk-very-secret"
 	each(t, func(t *testing.T, dialect string) {
-		f := &enginetest.Fake{Dialect: dialect, Key: "another"} // its 401 repeats the header
-		c := enginetest.Client(t, f.Open(t), key, engine.Limits{})
+		_, url := open(t, dialect, standin.Script{Key: "another"}) // its 401 repeats the header
+		c := enginetest.Client(t, url, key, engine.Limits{})
 		s := send(t, dialect, c, 2)
 		err := adapter(t, dialect).Ready(t.Context(), c, variant)
 		if err == nil || errors.Is(err, engine.ErrNotYet) || s.Error == "" {
@@ -437,9 +468,10 @@ func TestTheKeyStaysSecret(t *testing.T) {
 
 func TestNoGoroutineOutlivesARequest(t *testing.T) {
 	before := runtime.NumGoroutine()
-	for _, f := range []*enginetest.Fake{{}, {End: "reset", Cut: 2}, {Hang: 2}, {Padding: engine.MaxLine + 1}, {ErrorAt: 2}} {
-		f.Dialect = "sglang"
-		t.Run("", func(t *testing.T) { ask(t, f, 9, engine.Limits{Total: 200 * time.Millisecond}) })
+	for _, st := range []standin.Stream{{}, {End: "reset", Cut: 2}, {Stall: 2, Comments: true}, {Padding: engine.MaxLine + 1}, {ErrorAt: 2}} {
+		t.Run("", func(t *testing.T) {
+			ask(t, "sglang", standin.Script{Stream: st}, 9, engine.Limits{Total: 200 * time.Millisecond})
+		})
 	}
 	for try := 0; runtime.NumGoroutine() > before; try++ {
 		if try == 200 {
@@ -453,12 +485,15 @@ func TestNoGoroutineOutlivesARequest(t *testing.T) {
 // BenchmarkStream is the client's cost for a streamed token, server included:
 // both run in this process.
 func BenchmarkStream(b *testing.B) {
-	for _, f := range []*enginetest.Fake{{Dialect: "sglang"}, {Dialect: "sglang", Incremental: true}, {Dialect: "openai"}, {Dialect: "llamacpp"}} {
-		b.Run(fmt.Sprintf("dialect=%s/incremental=%v/tokens=512", f.Dialect, f.Incremental), func(b *testing.B) {
-			c := enginetest.Client(b, f.Open(b), "", engine.Limits{})
-			e := adapter(b, f.Dialect)
+	for _, c := range []struct {
+		dialect string
+		delta   bool
+	}{{"sglang", false}, {"sglang", true}, {"openai", false}, {"llamacpp", false}} {
+		b.Run(fmt.Sprintf("dialect=%s/delta=%v/tokens=512", c.dialect, c.delta), func(b *testing.B) {
+			client := clientOf(b, c.dialect, standin.Script{Stream: standin.Stream{Delta: c.delta}, Clock: standin.Clock{Instant: true}})
+			e := adapter(b, c.dialect)
 			for b.Loop() {
-				s := e.Generate(b.Context(), c, engine.Request{Model: enginetest.Model, IDs: enginetest.Prompt(7, 50), MaxTokens: 512, Stream: true})
+				s := e.Generate(b.Context(), client, engine.Request{Model: model, IDs: enginetest.Prompt(7, 50), MaxTokens: 512, Stream: true})
 				if s.Error != "" {
 					b.Fatal(s.Error, s.Detail)
 				}

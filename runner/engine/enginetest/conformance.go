@@ -1,3 +1,6 @@
+// Package enginetest holds what every engine adapter must do, as tests. An
+// adapter and a running server come in, verdicts go out. It measures nothing and
+// has no server of its own: the scripted one is test/standin.
 package enginetest
 
 import (
