@@ -284,7 +284,7 @@ func (l *life) ready(ctx context.Context, a *Agent) (*event.Failure, error) {
 			if said != nil {
 				err = said
 			}
-			f := l.fact(failure.Load, failure.ReadyTimeout, fmt.Errorf("not ready in %v: %w", within, err))
+			f := l.fact(failure.Load, failure.ReadyTimeout, fmt.Errorf("not ready in %v: %s", within, strings.TrimPrefix(err.Error(), engine.ErrNotYet.Error()+": ")))
 			f.Evidence = append(f.Evidence, l.logTail(3)...)
 			return f, nil
 		}

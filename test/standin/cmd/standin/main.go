@@ -43,6 +43,9 @@ func run(args []string) error {
 			value = args[i+1]
 		}
 		switch name {
+		case "-h", "--help":
+			fmt.Println("standin --face sglang|vllm|openai|llamacpp|ollama|trtllm [--host ADDRESS] [--port 30000] [--script JSON-OR-FILE]\nGET /standin/requests tells what the requests so far really took; go doc twopoint/test/standin Script tells what a script can say.")
+			return nil
 		case "--face":
 			face = value
 		case "--host", "--server-name":
