@@ -371,7 +371,10 @@ func (l *life) preparePrompts(ctx context.Context, a *Agent) (err error) {
 			return err
 		} // without the route prompts are text
 	}
-	l.prompts, err = prompt.NewText(ctx, spec, a.Prompt, func(ctx context.Context, text string) (int64, error) {
+	if limit := l.info.ContextLimit; limit > 0 {
+		longest = min(longest, limit/2)
+	}
+	l.prompts, err = prompt.NewText(ctx, spec, a.Prompt, longest, func(ctx context.Context, text string) (int64, error) {
 		s := l.Generate(ctx, method.Request{Prompt: prompt.Prompt{Text: text}, MaxTokens: 1})
 		if s.Error != "" {
 			return 0, &unanswered{s}

@@ -13,6 +13,7 @@ type Script struct {
 	Model string `json:"model,omitempty"` // name; "": standin
 	Key   string `json:"key,omitempty"`   // the bearer token that it wants
 	Limit int    `json:"limit,omitempty"` // prompt and answer together, tokens; 0: 1,048,576
+	Word  int    `json:"word,omitempty"`  // tokens of a word of text; 0: 1
 
 	Clock  Clock  `json:"clock"`
 	Cache  Cache  `json:"cache"`
@@ -187,7 +188,7 @@ func (s Script) withDefaults() Script {
 	}
 	set(&s.Clock.PrefillTokS, 10_000)
 	set(&s.Clock.StepS, 0.020)
-	for p, v := range map[*int]int{&s.Limit: 1 << 20, &s.Clock.TokensPerStep: 1, &s.Cache.Block: 1, &s.Cache.Workers: 1, &s.Answer.RefuseStatus: 400} {
+	for p, v := range map[*int]int{&s.Limit: 1 << 20, &s.Word: 1, &s.Clock.TokensPerStep: 1, &s.Cache.Block: 1, &s.Cache.Workers: 1, &s.Answer.RefuseStatus: 400} {
 		if *p == 0 {
 			*p = v
 		}

@@ -83,6 +83,7 @@ func New(s Script, log io.Writer) *Server {
 	srv := &Server{script: s, log: log, born: now, ready: now.Add(seconds(s.Life.LoadS))}
 	srv.cache.workers = make([]map[string][][]int32, s.Cache.Workers)
 	srv.clock.init(s.Clock)
+	srv.vocabulary.per = s.Word
 	return srv
 }
 

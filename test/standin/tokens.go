@@ -8,12 +8,13 @@ import (
 	"sync"
 )
 
-// vocabulary makes every word a token, with ids in the order in which words first
-// come up, from 1,000 on. Generated tokens without a word have ids from
+// vocabulary makes every word a token, or so many, with ids in the order in which
+// words first come up, from 1,000 on. Generated tokens without a word have ids from
 // generatedID on and read t<id>.
 type vocabulary struct {
+	per   int // tokens of a word
 	mu    sync.Mutex
-	byID  []string
+	byID  []string // a word stands at its first token
 	known map[string]int32
 }
 
@@ -35,8 +36,11 @@ func (v *vocabulary) ids(text string) []int32 {
 			id = firstID + int32(len(v.byID))
 			v.known[word] = id
 			v.byID = append(v.byID, word)
+			v.byID = append(v.byID, make([]string, v.per-1)...)
 		}
-		out = append(out, id)
+		for i := range v.per {
+			out = append(out, id+int32(i))
+		}
 	}
 	return out
 }
@@ -47,6 +51,9 @@ func (v *vocabulary) text(ids []int32) string {
 	var b strings.Builder
 	for _, id := range ids {
 		if i := int(id) - firstID; i >= 0 && i < len(v.byID) {
+			if v.byID[i] == "" {
+				continue
+			}
 			b.WriteString(v.byID[i])
 		} else {
 			b.WriteString("t" + strconv.Itoa(int(id)))

@@ -51,7 +51,7 @@ func TestPlanted(t *testing.T) {
 
 func TestPlantedText(t *testing.T) {
 	count := func(_ context.Context, text string) (int64, error) { return int64(7 + len(strings.Fields(text))), nil }
-	b, err := NewText(t.Context(), schema.Prompt{Source: "text"}, "", count)
+	b, err := NewText(t.Context(), schema.Prompt{Source: "text"}, "", 4096, count)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,29 +68,47 @@ func New(ctx context.Context, spec schema.Prompt, file string, maxContext int, t
 	return b, nil
 }
 
+// Words of the two texts that calibrate prompts, where a server takes as many.
+const (
+	fewWords  = 100
+	manyWords = 600
+)
+
 // NewText makes prompts for a server without a tokenizer: words, whose number
-// per token is calibrated by two untimed requests. count returns the prompt
-// tokens that the server reports for a text.
-func NewText(ctx context.Context, spec schema.Prompt, file string, count func(context.Context, string) (int64, error)) (*Builder, error) {
+// per token is calibrated by two untimed requests, the longer of them of about
+// most tokens at the most. count returns the prompt tokens that the server
+// reports for a text. Where it fails on the longer text, as it does on a server
+// that does not state how little it takes, shorter ones are tried.
+func NewText(ctx context.Context, spec schema.Prompt, file string, most int, count func(context.Context, string) (int64, error)) (*Builder, error) {
 	b := &Builder{spec: spec, words: strings.Fields(corpus(spec, file))}
 	if len(b.words) < 2 {
 		return nil, errors.New("the prompt file holds fewer than 2 words")
 	}
 	b.nonces = alike(b.words)
-	const few, many = 100, 600
+	few := 1
+	for bytes := len(b.text(0, 2)); few < fewWords && bytes <= most/2; few++ { // a token is a byte or more
+		bytes += 1 + len(b.words[(few+1)%len(b.words)])
+	}
 	n1, err := count(ctx, b.text(0, few))
 	if err != nil {
 		return nil, fmt.Errorf("calibrate prompt length: %w", err)
 	}
+	many := max(few*3/2, few+1)
+	if n1 > 0 { // a template's tokens are in it too, which errs on the short side
+		many = max(many, int(min(float64(most)*float64(few)/float64(n1), manyWords)))
+	}
 	n2, err := count(ctx, b.text(0, many))
+	for ; err != nil && many > 2*few && ctx.Err() == nil; n2, err = count(ctx, b.text(0, many)) {
+		many = (few + many) / 2
+	}
 	if err != nil {
 		return nil, fmt.Errorf("calibrate prompt length: %w", err)
 	}
 	if n2 <= n1 {
 		return nil, fmt.Errorf("calibrate prompt length: %d words were %d tokens and %d words were %d; the server's counts do not grow with the prompt", few, n1, many, n2)
 	}
-	b.perToken = (many - few) / float64(n2-n1)
-	b.baseTokens = float64(n1) - few/b.perToken
+	b.perToken = float64(many-few) / float64(n2-n1)
+	b.baseTokens = float64(n1) - float64(few)/b.perToken
 	return b, nil
 }
 

@@ -103,7 +103,7 @@ func TestTextMode(t *testing.T) {
 	count := func(_ context.Context, text string) (int64, error) {
 		return int64(11 + len(strings.Fields(text))*3/2), nil
 	}
-	b, err := NewText(t.Context(), schema.Prompt{Source: "text", Nonce: true}, "", count)
+	b, err := NewText(t.Context(), schema.Prompt{Source: "text", Nonce: true}, "", 4096, count)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestTextMode(t *testing.T) {
 			t.Errorf("%d tokens: two prompts are alike", n)
 		}
 	}
-	if _, err := NewText(t.Context(), schema.Prompt{Source: "text"}, "", func(context.Context, string) (int64, error) { return 1, nil }); err == nil {
+	if _, err := NewText(t.Context(), schema.Prompt{Source: "text"}, "", 4096, func(context.Context, string) (int64, error) { return 1, nil }); err == nil {
 		t.Error("counts that do not grow with the prompt were accepted")
 	}
 }
@@ -128,7 +128,7 @@ func TestTextMode(t *testing.T) {
 // in their number of tokens.
 func TestTextNoncesAreAlike(t *testing.T) {
 	count := func(_ context.Context, text string) (int64, error) { return int64(1 + len(text)), nil }
-	b, err := NewText(t.Context(), schema.Prompt{Source: "text", Nonce: true}, "", count)
+	b, err := NewText(t.Context(), schema.Prompt{Source: "text", Nonce: true}, "", 4096, count)
 	if err != nil {
 		t.Fatal(err)
 	}
