@@ -135,6 +135,9 @@ func (a *app) planText(p plan.Plan, chosen func(plan.Point) bool) error {
 	c := kept.Cost()
 	fmt.Fprintf(w, "points      %d (%s)\n", c.Points, axesWords(kept))
 	fmt.Fprintf(w, "requests    %s in %s pairs and %d server %s\n", span(c.Requests), span(c.Pairs), c.Deployments, plural(c.Deployments, "life", "lives"))
+	if c.GateRequests > 0 {
+		fmt.Fprintf(w, "gate        %d of the requests: %s\n", c.GateRequests, gatePlan(*p.Gate, p.Baseline))
+	}
 	fmt.Fprintf(w, "prompt      %s tokens to be processed\n", span(c.PromptTokens))
 	expect := "unknown (no expect: in the spec)"
 	if c.MinS != nil && c.MaxS != nil {
@@ -205,6 +208,22 @@ func methodWords(p plan.Plan) string {
 		s += ", one server life"
 	}
 	return s
+}
+
+// gatePlan is the output checks of a variant and context.
+func gatePlan(g schema.Gate, baseline string) string {
+	var parts []string
+	if n := g.Needle; n != nil {
+		parts = append(parts, fmt.Sprintf("a needle at %d %s", len(n.Depth), plural(len(n.Depth), "depth", "depths")))
+	}
+	if a := g.Agreement; a != nil {
+		part := fmt.Sprintf("agreement on %d %s", a.Prompts, plural(a.Prompts, "prompt", "prompts"))
+		if baseline != "" {
+			part += fmt.Sprintf(" (%s answers twice)", baseline)
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ", ") + ", once a variant and context"
 }
 
 // repeatWord is what people call the repeats of a method.

@@ -29,15 +29,20 @@ type Bounds struct {
 // two cold two-point pairs a deployment are added, at its shortest and longest
 // context.
 //
+// The output gate adds, once a variant and context, a request for each depth of
+// the needle and for each prompt of the agreement, for the baseline's prompts two;
+// the second may be answered by the prefix cache.
+//
 // Pilots of a server whose answers turn out not to stream are not counted where b
 // is given. A server that we do not start has one deployment whatever D is. Requests that
-// wait for readiness, gates and hang probes are not counted.
+// wait for readiness, calibrate prompts or look for a hang are not counted.
 type Cost struct {
 	Points       int    `json:"points"`
 	Deployments  int    `json:"deployments"`
 	Pairs        Bounds `json:"pairs"`
 	Requests     Bounds `json:"requests"`
-	PromptTokens Bounds `json:"prompt_tokens"` // to be processed
+	GateRequests int64  `json:"gate_requests,omitempty"` // of Requests, the output gate's
+	PromptTokens Bounds `json:"prompt_tokens"`           // to be processed
 
 	// MinS and MaxS bound the time in seconds; nil without the author's
 	// expectations (expect) of both speeds and, for servers that we start, of
@@ -86,6 +91,9 @@ func (p Plan) Cost() Cost {
 		}
 		cost.Deployments += lives
 		s.variant(p.Method, points, int64(lives))
+		if p.Gate != nil {
+			s.gate(*p.Gate, points, v.Name == p.Baseline)
+		}
 	}
 	if s.known && !math.IsInf(s.maxS, 0) {
 		cost.MinS, cost.MaxS = &s.minS, &s.maxS
@@ -176,6 +184,36 @@ func (s *spending) variant(m schema.Method, points []Point, lives int64) {
 		}
 	}
 	s.requests(again, probeRequests, probeRequests*int64(shortest.Context), 0, 0)
+}
+
+// gate adds the output checks of one variant's points.
+func (s *spending) gate(g schema.Gate, points []Point, baseline bool) {
+	done := map[int]bool{}
+	for _, pt := range points {
+		if done[pt.Context] {
+			continue
+		}
+		done[pt.Context] = true
+		ask := func(n, tokens int, cached bool) {
+			times, context := Bounds{int64(n), int64(n)}, int64(pt.Context)
+			s.cost.GateRequests += times.Max
+			if cached {
+				s.requests(times, 1, 0, tokens, tokens)
+				s.requests(Bounds{Max: times.Max}, 0, context, 0, 0)
+				return
+			}
+			s.requests(times, 1, context, tokens, tokens)
+		}
+		if n := g.Needle; n != nil {
+			ask(len(n.Depth), n.Tokens, false)
+		}
+		if a := g.Agreement; a != nil {
+			ask(a.Prompts, a.Tokens, false)
+			if baseline {
+				ask(a.Prompts, a.Tokens, true)
+			}
+		}
+	}
 }
 
 // decodeTokens bounds the tokens that the legs of a pair generate one after

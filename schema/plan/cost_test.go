@@ -55,6 +55,22 @@ func TestCost(t *testing.T) {
 			e.Method = schema.Method{DecodeAtDepth: &schema.DecodeAtDepth{Repeats: e.Method.TwoPoint.Repeats, Warmup: true}}
 		}, Cost{Points: 2, Deployments: 1,
 			Pairs: Bounds{15, 19}, Requests: Bounds{13*3 + 2*4 + 3, 17*3 + 2*4 + 3}, PromptTokens: Bounds{3*9000 + 2*48 + 3000, 3*9000 + 2*48 + 3000}}},
+		// Two contexts, each 2 + 3 requests of variant v and 3 more of it as the baseline,
+		// whatever the concurrencies; those of the second round may be cached.
+		"gate": {func(e *schema.Experiment) {
+			tp := e.Method.TwoPoint
+			tp.B, tp.Warmup, tp.Settle, tp.Repeats.Max = 65, false, schema.Settle{Mode: "none"}, 3
+			e.Gate, e.Baseline = &schema.Gate{Needle: &schema.Needle{Depth: []float64{0.1, 0.9}, Tokens: 32}, Agreement: &schema.Agreement{Prompts: 3, Tokens: 64}}, "v"
+			e.Sweep.Concurrency = []int{1, 2}
+		}, Cost{Points: 4, Deployments: 1, GateRequests: 16,
+			Pairs: Bounds{13, 13}, Requests: Bounds{7*2 + 6*4 + 3 + 16, 7*2 + 6*4 + 3 + 16},
+			PromptTokens: Bounds{2*(4*1000+3*8000) + 4*(3*1000+3*8000) + 3000 + 5*9000, 2*(4*1000+3*8000) + 4*(3*1000+3*8000) + 3000 + 8*9000}}},
+		"gate of a variant that is not the baseline": {func(e *schema.Experiment) {
+			tp := e.Method.TwoPoint
+			tp.B, tp.Warmup, tp.Settle, tp.Repeats.Max = 65, false, schema.Settle{Mode: "none"}, 3
+			e.Sweep.Context, e.Gate = []int{1000}, &schema.Gate{Agreement: &schema.Agreement{Prompts: 3, Tokens: 64}}
+		}, Cost{Points: 1, Deployments: 1, GateRequests: 3,
+			Pairs: Bounds{4, 4}, Requests: Bounds{8 + 3 + 3, 8 + 3 + 3}, PromptTokens: Bounds{8000 + 3000 + 3000, 8000 + 3000 + 3000}}},
 		"nothing": {func(e *schema.Experiment) { e.Variants = nil }, Cost{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,6 +95,12 @@ func TestCostTime(t *testing.T) {
 	if c.MinS == nil || math.Abs(*c.MinS-75) > 1e-9 || math.Abs(*c.MaxS-81) > 1e-9 {
 		t.Errorf("%+v", c)
 	}
+	// 2 needles of 1 s prefill and 1 s decode.
+	exp.Gate = &schema.Gate{Needle: &schema.Needle{Depth: []float64{0.1, 0.9}, Tokens: 34}}
+	if g := mustPlan(t, exp).Cost(); math.Abs(*g.MinS-79) > 1e-9 || math.Abs(*g.MaxS-85) > 1e-9 {
+		t.Errorf("with a gate %g to %g s", *g.MinS, *g.MaxS)
+	}
+	exp.Gate = nil
 	// What the tool chooses widens the bounds: a 1…33, b − a 32…125.
 	exp.Method.TwoPoint.A, exp.Method.TwoPoint.B = 0, 0
 	auto := mustPlan(t, exp).Cost()
