@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -222,8 +223,19 @@ func doubts(t *table.Tables) []string {
 	for _, f := range t.Fits {
 		out = append(out, fitDoubts(f, said)...)
 	}
-	if r := t.Runs[0]; r.Pending > 0 {
+	r := t.Runs[0]
+	if r.Pending > 0 {
 		add("%d of %d points are pending", r.Pending, r.Planned)
+	}
+	var remarks []string
+	if json.Unmarshal([]byte(r.Remarks), &remarks) == nil {
+		slices.Sort(remarks)
+		for _, text := range slices.Compact(remarks) {
+			ofPoint := func(p table.PointRow) bool { return strings.Contains(p.DoubtDetail, text) }
+			if !slices.ContainsFunc(t.Points, ofPoint) {
+				add("%s", text)
+			}
+		}
 	}
 	return out
 }
@@ -278,7 +290,7 @@ func pointDoubts(points []table.PointRow) []string {
 	for _, code := range order {
 		where := strings.Join(keys[code], ", ")
 		if code == string(stat.OneServerLife) {
-			out = append(out, "one server life: the intervals know nothing of what differs from start to start (method.two_point.repeats.deployments: 3 would)")
+			out = append(out, fmt.Sprintf("one server life: the intervals know nothing of what differs from start to start (method.%s.repeats.deployments: 3 would)", points[0].Method))
 			continue
 		}
 		if len(keys[code]) > 3 {
