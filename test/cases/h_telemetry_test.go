@@ -32,6 +32,9 @@ func TestC56ClocksPowerAndHeat(t *testing.T) {
 		p.GPUPowerLimit == nil || *p.GPUPowerLimit != 700 || p.GPUTemperature == nil || *p.GPUTemperature != 83 || p.GPUThrottle != "sw_power_cap" {
 		t.Errorf("clocks %v, %v, power %v of %v, temperature %v, throttle reasons %s", p.GPUClockMin, p.GPUClockMean, p.GPUPower, p.GPUPowerLimit, p.GPUTemperature, p.GPUThrottle)
 	}
+	if !strings.Contains(o.Stdout, "300 W") {
+		t.Error("the summary does not say that the cap was not applied")
+	}
 	for _, d := range []string{"trend", "throttled", "clock_drift"} {
 		if !has(p.Doubts, d) {
 			t.Errorf("no doubt %s: %s\n%s", d, p.Doubts, p.DoubtDetail)
