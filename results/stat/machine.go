@@ -97,68 +97,28 @@ type Machine struct {
 // was asked for, 0 for none: that it binds where it is in force is no doubt.
 func NewMachine(spans []Span, powerW float64) Machine {
 	var m Machine
-	doubt := func(c Code, format string, args ...any) { // one line a code
-		text := fmt.Sprintf(format, args...)
-		if i := slices.IndexFunc(m.Doubts, func(f Finding) bool { return f.Code == c }); i >= 0 {
-			m.Doubts[i].Detail += "; " + text
-			return
-		}
-		m.Doubts = append(m.Doubts, Finding{c, text})
-	}
 	ours := serversGPUs(spans)
-	type clock struct{ first, least float64 }
-	clocks := map[int]clock{}
-	held := map[int]map[string]float64{} // seconds by the driver's count
-	seen := map[int]map[string]int{}     // readings
-	spanS := map[int]float64{}
+	gpus := map[int]*track{}
 	var mhz, watts, caps, degrees []float64
-	var otherS, intervalS float64
-	var throttles int64
-	cpus := 0
 	for _, s := range spans {
 		for i, t := range s {
-			if i > 0 && t.Host.OtherCPUs != nil && t.Host.IntervalS != nil {
-				otherS += *t.Host.OtherCPUs * *t.Host.IntervalS
-				intervalS += *t.Host.IntervalS
-				cpus = t.Host.CPUs
-			}
-			if i > 0 && t.Host.ThrottleCount != nil && s[i-1].Host.ThrottleCount != nil {
-				throttles += max(*t.Host.ThrottleCount-*s[i-1].Host.ThrottleCount, 0)
-			}
 			for _, g := range t.GPUs {
 				if ours != nil && !ours[g.Index] {
 					continue
 				}
-				idle := slices.Contains(g.ThrottleReasons, "gpu_idle")
-				if c := g.SMClockMHz; c != nil && !idle {
-					mhz = append(mhz, *c)
-					k, ok := clocks[g.Index]
-					if !ok {
-						k = clock{*c, *c}
-					}
-					k.least = min(k.least, *c)
-					clocks[g.Index] = k
-				}
-				watts, caps, degrees = with(watts, g.PowerW), with(caps, g.PowerLimitW), with(degrees, g.Temperature)
-				if g.ThrottleReasons != nil && m.ThrottleReasons == nil {
-					m.ThrottleReasons = []string{}
-				}
-				for _, r := range g.ThrottleReasons {
-					if seen[g.Index] == nil {
-						seen[g.Index] = map[string]int{}
-					}
-					seen[g.Index][r]++
+				if gpus[g.Index] == nil {
+					gpus[g.Index] = &track{held: map[string]float64{}, seen: map[string]int{}}
 				}
 				if before := gpu(s, i-1, g.Index); before != nil {
-					spanS[g.Index] += t.At.Sub(s[i-1].At).Seconds()
-					for r, total := range g.ThrottledS {
-						if was, ok := before.ThrottledS[r]; ok && total > was {
-							if held[g.Index] == nil {
-								held[g.Index] = map[string]float64{}
-							}
-							held[g.Index][r] += total - was
-						}
-					}
+					gpus[g.Index].count(*before, g, t.At.Sub(s[i-1].At).Seconds())
+				}
+				gpus[g.Index].read(g)
+				if !slices.Contains(g.ThrottleReasons, idleGPU) {
+					mhz = with(mhz, g.SMClockMHz)
+				}
+				watts, caps, degrees = with(watts, g.PowerW), with(caps, g.PowerLimitW), with(degrees, g.Temperature)
+				if g.ThrottleReasons != nil {
+					m.ThrottleReasons = []string{}
 				}
 			}
 		}
@@ -168,38 +128,21 @@ func NewMachine(spans []Span, powerW float64) Machine {
 	if len(degrees) > 0 {
 		m.TemperatureMaxC = finite(slices.Max(degrees))
 	}
-	asked := powerW > 0 && m.PowerLimitMinW != nil && SameCap(powerW, *m.PowerLimitMinW)
-	reasons := map[string]bool{}
-	for _, index := range slices.Sorted(maps.Keys(union(seen, held))) {
-		var said []string
-		for _, r := range slices.Sorted(maps.Keys(union(seen[index], held[index]))) {
-			s := held[index][r]
-			counted := s > throttledShare*spanS[index]
-			if r == "gpu_idle" || seen[index][r] == 0 && !counted {
-				continue
-			}
-			reasons[r] = true
-			switch {
-			case !slices.Contains(limits, r), r == "sw_power_cap" && asked:
-			case counted:
-				said = append(said, fmt.Sprintf("%s for %.3g of %.3g s", r, s, spanS[index]))
-			default:
-				said = append(said, fmt.Sprintf("%s in %d readings", r, seen[index][r]))
-			}
-		}
-		if len(said) > 0 {
-			doubt(Throttled, "GPU %d was held back: %s", index, strings.Join(said, ", "))
+	capAsked := powerW > 0 && m.PowerLimitMinW != nil && SameCap(powerW, *m.PowerLimitMinW)
+	for _, index := range slices.Sorted(maps.Keys(gpus)) {
+		all, limits := gpus[index].reasons(capAsked)
+		m.ThrottleReasons = append(m.ThrottleReasons, all...)
+		if len(limits) > 0 {
+			m.doubt(Throttled, "GPU %d was held back: %s", index, strings.Join(limits, ", "))
 		}
 	}
-	if len(reasons) > 0 {
-		m.ThrottleReasons = slices.Sorted(maps.Keys(reasons))
+	if len(m.ThrottleReasons) > 0 {
+		slices.Sort(m.ThrottleReasons)
+		m.ThrottleReasons = slices.Compact(m.ThrottleReasons)
 	}
-	if throttles > 0 {
-		doubt(Throttled, "CPU cores were slowed for heat %d times", throttles)
-	}
-	for _, index := range slices.Sorted(maps.Keys(clocks)) {
-		if k := clocks[index]; k.least < (1-clockFall)*k.first {
-			doubt(ClockDrift, "the SM clock of GPU %d fell from %.0f to %.0f MHz (%.0f %%)", index, k.first, k.least, 100*(k.least/k.first-1))
+	for _, index := range slices.Sorted(maps.Keys(gpus)) {
+		if k := gpus[index]; k.least < (1-clockFall)*k.first {
+			m.doubt(ClockDrift, "the SM clock of GPU %d fell from %.0f to %.0f MHz (%.0f %%)", index, k.first, k.least, 100*(k.least/k.first-1))
 		}
 	}
 	var foreign []string
@@ -208,15 +151,101 @@ func NewMachine(spans []Span, powerW float64) Machine {
 	}
 	slices.Sort(foreign)
 	if foreign = slices.Compact(foreign); len(foreign) > 0 {
-		doubt(ForeignProcess, "another process computed on a GPU: %s", strings.Join(foreign, "; "))
+		m.doubt(ForeignProcess, "another process computed on a GPU: %s", strings.Join(foreign, "; "))
+	}
+	m.host(spans)
+	return m
+}
+
+// doubt keeps one line a code.
+func (m *Machine) doubt(c Code, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if i := slices.IndexFunc(m.Doubts, func(f Finding) bool { return f.Code == c }); i >= 0 {
+		m.Doubts[i].Detail += "; " + text
+		return
+	}
+	m.Doubts = append(m.Doubts, Finding{c, text})
+}
+
+// host sums up what the spans say of the machine's CPUs.
+func (m *Machine) host(spans []Span) {
+	var otherS, intervalS float64
+	var throttles int64
+	cpus := 0
+	for _, s := range spans {
+		for i := 1; i < len(s); i++ {
+			before, h := s[i-1].Host, s[i].Host
+			if h.OtherCPUs != nil && h.IntervalS != nil {
+				otherS += *h.OtherCPUs * *h.IntervalS
+				intervalS += *h.IntervalS
+				cpus = h.CPUs
+			}
+			if h.ThrottleCount != nil && before.ThrottleCount != nil {
+				throttles += max(*h.ThrottleCount-*before.ThrottleCount, 0)
+			}
+		}
+	}
+	if throttles > 0 {
+		m.doubt(Throttled, "CPU cores were slowed for heat %d times", throttles)
 	}
 	if intervalS > 0 {
 		m.OtherCPUs = finite(otherS / intervalS)
-		if m.OtherCPUs != nil && *m.OtherCPUs > busyCPUs(cpus) {
-			doubt(BusyHost, "other processes used %.2g of %d CPUs", *m.OtherCPUs, cpus)
+	}
+	if m.OtherCPUs != nil && *m.OtherCPUs > busyCPUs(cpus) {
+		m.doubt(BusyHost, "other processes used %.2g of %d CPUs", *m.OtherCPUs, cpus)
+	}
+}
+
+// idleGPU is the throttle reason of a GPU that has nothing to do.
+const idleGPU = "gpu_idle"
+
+// track is what the readings around a point's pairs say of one GPU.
+type track struct {
+	first, least float64            // SM clock under load, MHz; 0: none was read
+	seen         map[string]int     // throttle reasons: in how many readings
+	held         map[string]float64 // the same by the driver's count, seconds
+	spanS        float64            // that the count is over
+}
+
+func (k *track) read(g event.GPUReading) {
+	for _, r := range g.ThrottleReasons {
+		k.seen[r]++
+	}
+	if c := g.SMClockMHz; c != nil && !slices.Contains(g.ThrottleReasons, idleGPU) {
+		if k.first == 0 {
+			k.first, k.least = *c, *c
+		}
+		k.least = min(k.least, *c)
+	}
+}
+
+func (k *track) count(before, now event.GPUReading, s float64) {
+	k.spanS += s
+	for r, total := range now.ThrottledS {
+		if was, ok := before.ThrottledS[r]; ok && total > was {
+			k.held[r] += total - was
 		}
 	}
-	return m
+}
+
+// reasons are all throttle reasons that were seen, or counted for long enough, and
+// in words those of them that are limits, less a power cap that was asked for.
+func (k *track) reasons(capAsked bool) (all, limiting []string) {
+	for _, r := range slices.Sorted(maps.Keys(union(k.seen, k.held))) {
+		counted := k.held[r] > throttledShare*k.spanS
+		if r == idleGPU || k.seen[r] == 0 && !counted {
+			continue
+		}
+		all = append(all, r)
+		switch {
+		case !slices.Contains(limits, r), r == "sw_power_cap" && capAsked:
+		case counted:
+			limiting = append(limiting, fmt.Sprintf("%s for %.3g of %.3g s", r, k.held[r], k.spanS))
+		default:
+			limiting = append(limiting, fmt.Sprintf("%s in %d readings", r, k.seen[r]))
+		}
+	}
+	return all, limiting
 }
 
 // SameCap tells whether a power cap in force is the one asked for; drivers round.
