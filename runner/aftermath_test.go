@@ -13,13 +13,18 @@ import (
 
 	"twopoint/results/event"
 	"twopoint/runner/deploy"
+	"twopoint/runner/deploy/deploytest"
 	"twopoint/runner/engine"
 	"twopoint/schema"
 )
 
-// The test binary is the supervisor too.
+// The test binary is the supervisor too, and a server that does nothing.
 func TestMain(m *testing.M) {
 	deploy.MaybeSupervise()
+	if len(os.Args) > 1 && os.Args[1] == "__linger" {
+		time.Sleep(time.Hour)
+		return
+	}
 	os.Exit(m.Run())
 }
 
@@ -65,6 +70,69 @@ func TestLeftOver(t *testing.T) {
 	case <-stuck.Done():
 		t.Error("what a supervisor looks after was ended by another")
 	default:
+	}
+}
+
+// held is launched, answers as instant does, and cannot be killed.
+type held struct {
+	instant
+	hold func()
+}
+
+func (held) Args(schema.Variant, string, int) (argv, env []string, err error) {
+	exe, err := os.Executable()
+	return []string{exe, "__linger"}, nil, err
+}
+
+func (e held) Ready(context.Context, *engine.Client, schema.Variant) error {
+	e.hold()
+	return nil
+}
+
+// A server that survives KILL is a failure of its teardown, by name, beside what
+// was measured, and the run ends.
+func TestServerSurvivesKill(t *testing.T) {
+	t.Parallel() // it waits for deploy's last patience
+	dir, requests := t.TempDir(), 0
+	e := instant{requests: &requests}
+	a := agentFor(t, dir, strings.Replace(fmt.Sprintf(instantSpec, "33"), `url: "http://127.0.0.1:9", flush: "auto"`, `model_path: "m", command: ["x"]`, 1), e)
+	release, pid := func() {}, 0
+	a.Order.RunID += filepath.Base(dir) // no other test's
+	a.Engine = func(string) (engine.Engine, bool) {
+		return held{e, func() {
+			if left := deploy.Leftovers(a.Order.RunID); len(left) == 1 {
+				pid = left[0].PID
+				release = deploytest.Hold(t, pid)
+			}
+		}}, true
+	}
+	a.LogPath = func(id string) string { return filepath.Join(dir, id+".log") }
+	a.WorkDir = dir
+	a.patience = 100 * time.Millisecond
+	reason, err := a.Run(t.Context(), "start")
+	defer release()
+	if err != nil || reason != event.EndDone {
+		t.Fatal(reason, err)
+	}
+	for _, p := range a.History.Points() {
+		if status, reason, _ := p.Outcome(); status != "ok" {
+			t.Errorf("%d: %s %s", p.Context, status, reason)
+		}
+	}
+	events, err := event.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failures []event.Failure
+	ended := false
+	for _, ev := range events {
+		if ev.Failure != nil {
+			failures = append(failures, *ev.Failure)
+		}
+		ended = ended || ev.Deployment != nil && ev.Deployment.State == event.DeploymentEnd
+	}
+	if len(failures) != 1 || failures[0].Kind != "left-over" || failures[0].Stage != "teardown" || !strings.Contains(failures[0].Message, fmt.Sprintf("still alive: pid %d (", pid)) || !ended {
+		t.Errorf("pid %d, failures %+v, end recorded %v", pid, failures, ended)
 	}
 }
 

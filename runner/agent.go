@@ -49,7 +49,7 @@ type Agent struct {
 	spent    map[string]time.Duration // measuring each point, in this stretch
 	built    map[string]bool          // variants whose build commands have run
 	redact   func(string) string      // takes secrets out of what is recorded
-	patience time.Duration            // for what is left of earlier lives to be gone; zero: leftWait
+	patience time.Duration            // for lives to be gone; zero: stopWait for the own, leftWait for what is left of earlier ones
 	endTime  time.Time                // of the current variant's share of the total budget
 }
 

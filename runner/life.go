@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,92 +99,96 @@ func (a *Agent) launch(ctx context.Context, v plan.Variant) (*life, *event.Failu
 }
 
 // start launches the process, or takes note of a server that is already there.
-func (l *life) start(ctx context.Context, a *Agent) (*event.Failure, error) {
+func (l *life) start(ctx context.Context, a *Agent) (failed *event.Failure, err error) {
 	e := event.Deployment{Managed: l.variant.URL == ""}
-	base, key := l.variant.URL, ""
-	secrets := map[string]string{}
-	for _, env := range l.variant.Env {
-		if env.Secret != "" {
-			value, ok := a.Secret(env.Secret)
-			if !ok {
-				return nil, fmt.Errorf("secret %s, which variant %s names, is not set in the environment", env.Secret, l.variant.Name)
-			}
-			secrets[env.Secret] = value
-		}
-	}
-	if v, ok := a.Secret(apiKey); ok {
-		key = v
-	}
-	redact := a.redact
-	var failed *event.Failure
 	if n, _, ok := deploy.OOMKills(); ok {
 		l.oomKills.Store(n)
 	}
+	base := l.variant.URL
 	if e.Managed {
-		if err := a.left(ctx); err != nil {
-			return l.fact(failure.Launch, failure.FoundLeftOver, err), nil
-		}
-		if f, err := l.watchLaunch(ctx, a, true); f != nil || err != nil {
-			return f, err
-		}
-		host := l.variant.Host
-		if host == "" {
-			host = "127.0.0.1"
-		}
-		port := l.variant.Port
-		if port == 0 {
-			var err error
-			if port, err = deploy.FreePort(host); err != nil {
-				return nil, fmt.Errorf("choose a port on %s: %w", host, err)
-			}
-		} else if err := deploy.CheckPort(net.JoinHostPort(host, strconv.Itoa(port))); err != nil {
-			return l.fact(failure.Launch, failure.PortTaken, err), nil
-		}
-		argv, extra, err := l.engine.Args(l.variant.Variant, host, port)
-		if err != nil {
-			return nil, fmt.Errorf("command line of variant %s: %w", l.variant.Name, err)
-		}
-		fill := a.filler(port)
-		argv = a.command(argv, fill)
-		if l.variant.Setup != "" {
-			// One shell, so that what the set-up line exports reaches the server; exec, so that no shell stands between us.
-			argv = append([]string{"/bin/sh", "-c", fill(l.variant.Setup) + "\nexec \"$@\"", "sh"}, argv...)
-		}
-		e.Host, e.Port, base = host, port, "http://"+net.JoinHostPort(host, strconv.Itoa(port))
-		for _, word := range argv {
-			e.Argv = append(e.Argv, redact(word))
-		}
-		cwd := fill(l.variant.Cwd)
-		if cwd == "" {
-			cwd = a.WorkDir
-		}
-		env := l.environ(extra, secrets, fill)
-		if failed, err := l.build(ctx, a, cwd, env, redact); failed != nil || err != nil {
-			return failed, err
-		}
-		l.proc, err = deploy.Launch(context.WithoutCancel(ctx), deploy.Command{
-			ID: a.Order.RunID + "/" + l.id, Argv: argv, Env: env, Dir: cwd, LogPath: a.LogPath(l.id), Redact: redact,
-		})
-		var start *deploy.StartError
-		switch {
-		case errors.As(err, &start):
-			failed = l.fact(failure.Launch, failure.LaunchFailed, err)
-		case err != nil:
-			return nil, fmt.Errorf("launch %s: %w", l.id, err)
-		default:
-			e.PID = l.proc.PID()
-		}
-	} else if f, err := l.watchLaunch(ctx, a, false); f != nil || err != nil {
-		return f, err
+		failed, err = l.spawn(ctx, a, &e)
+		base = "http://" + net.JoinHostPort(e.Host, strconv.Itoa(e.Port))
+	} else {
+		failed, err = l.watchLaunch(ctx, a, false)
+	}
+	if err != nil {
+		return nil, err
 	}
 	limits := a.limits()
 	e.Limits = limitsInForce(limits)
-	var err error
-	l.client, err = engine.NewClient(base, key, limits)
-	if err != nil {
-		return nil, fmt.Errorf("variant %s: %w", l.variant.Name, err)
+	if failed == nil {
+		key, _ := a.Secret(apiKey)
+		if l.client, err = engine.NewClient(base, key, limits); err != nil {
+			return nil, fmt.Errorf("variant %s: %w", l.variant.Name, err)
+		}
 	}
 	return failed, l.recordLaunch(a, e)
+}
+
+// spawn starts the server's process and says in e where and how.
+func (l *life) spawn(ctx context.Context, a *Agent, e *event.Deployment) (*event.Failure, error) {
+	secrets, err := l.secrets(a)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.left(ctx); err != nil {
+		return l.fact(failure.Launch, failure.FoundLeftOver, err), nil
+	}
+	if f, err := l.watchLaunch(ctx, a, true); f != nil || err != nil {
+		return f, err
+	}
+	e.Host, e.Port = cmp.Or(l.variant.Host, "127.0.0.1"), l.variant.Port
+	if e.Port == 0 {
+		if e.Port, err = deploy.FreePort(e.Host); err != nil {
+			return nil, fmt.Errorf("choose a port on %s: %w", e.Host, err)
+		}
+	} else if err := deploy.CheckPort(net.JoinHostPort(e.Host, strconv.Itoa(e.Port))); err != nil {
+		return l.fact(failure.Launch, failure.PortTaken, err), nil
+	}
+	argv, extra, err := l.engine.Args(l.variant.Variant, e.Host, e.Port)
+	if err != nil {
+		return nil, fmt.Errorf("command line of variant %s: %w", l.variant.Name, err)
+	}
+	fill := a.filler(e.Port)
+	argv = a.command(argv, fill)
+	if l.variant.Setup != "" {
+		// One shell, so that what the set-up line exports reaches the server; exec, so that no shell stands between us.
+		argv = append([]string{"/bin/sh", "-c", fill(l.variant.Setup) + "\nexec \"$@\"", "sh"}, argv...)
+	}
+	for _, word := range argv {
+		e.Argv = append(e.Argv, a.redact(word))
+	}
+	cwd := cmp.Or(fill(l.variant.Cwd), a.WorkDir)
+	env := l.environ(extra, secrets, fill)
+	if failed, err := l.build(ctx, a, cwd, env); failed != nil || err != nil {
+		return failed, err
+	}
+	l.proc, err = deploy.Launch(context.WithoutCancel(ctx), deploy.Command{
+		ID: a.Order.RunID + "/" + l.id, Argv: argv, Env: env, Dir: cwd, LogPath: a.LogPath(l.id), Redact: a.redact,
+	})
+	if start := new(deploy.StartError); errors.As(err, &start) {
+		return l.fact(failure.Launch, failure.LaunchFailed, err), nil
+	} else if err != nil {
+		return nil, fmt.Errorf("launch %s: %w", l.id, err)
+	}
+	e.PID = l.proc.PID()
+	return nil, nil
+}
+
+// secrets are the values of those that the variant names.
+func (l *life) secrets(a *Agent) (map[string]string, error) {
+	values := map[string]string{}
+	for _, env := range l.variant.Env {
+		if env.Secret == "" {
+			continue
+		}
+		value, ok := a.Secret(env.Secret)
+		if !ok {
+			return nil, fmt.Errorf("secret %s, which variant %s names, is not set in the environment", env.Secret, l.variant.Name)
+		}
+		values[env.Secret] = value
+	}
+	return values, nil
 }
 
 func (l *life) recordLaunch(a *Agent, e event.Deployment) error {
@@ -194,12 +199,12 @@ func (l *life) recordLaunch(a *Agent, e event.Deployment) error {
 
 // build runs the variant's build commands, once a stretch of work. Their output
 // goes where the server's will.
-func (l *life) build(ctx context.Context, a *Agent, dir string, env []string, redact func(string) string) (*event.Failure, error) {
+func (l *life) build(ctx context.Context, a *Agent, dir string, env []string) (*event.Failure, error) {
 	if a.built[l.variant.Name] {
 		return nil, nil
 	}
 	for i, argv := range l.variant.Build {
-		c := deploy.Command{ID: fmt.Sprintf("%s/%s-build%d", a.Order.RunID, l.id, i+1), Argv: a.command(argv, a.filler(0)), Env: env, Dir: dir, LogPath: a.LogPath(l.id), Redact: redact}
+		c := deploy.Command{ID: fmt.Sprintf("%s/%s-build%d", a.Order.RunID, l.id, i+1), Argv: a.command(argv, a.filler(0)), Env: env, Dir: dir, LogPath: a.LogPath(l.id), Redact: a.redact}
 		proc, err := deploy.Launch(ctx, c)
 		why := ""
 		var log []string
@@ -214,7 +219,7 @@ func (l *life) build(ctx context.Context, a *Agent, dir string, env []string, re
 			return nil, fmt.Errorf("build variant %s: %w", l.variant.Name, err)
 		}
 		if why != "" {
-			f := failure.Classify(failure.Observation{Stage: failure.Build, Log: log, Facts: map[failure.Fact]string{failure.BuildFailed: redact(why)}})
+			f := failure.Classify(failure.Observation{Stage: failure.Build, Log: log, Facts: map[failure.Fact]string{failure.BuildFailed: a.redact(why)}})
 			return l.outcome(f, failure.Build), ctx.Err()
 		}
 	}
@@ -418,7 +423,7 @@ func (l *life) end(ctx context.Context, a *Agent) (left *event.Failure, err erro
 	e := event.Deployment{DeploymentID: l.id, Variant: l.variant.Name, VariantID: l.variant.ID, State: event.DeploymentEnd, Managed: l.proc != nil, Expected: true}
 	if l.proc != nil {
 		e.Expected = !l.ended()
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWait)
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(a.patience, stopWait))
 		defer cancel()
 		if err := l.proc.Stop(stop); err != nil {
 			left = l.fact(failure.Teardown, failure.FoundLeftOver, err)

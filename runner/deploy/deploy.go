@@ -27,6 +27,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -299,8 +300,8 @@ func (d *Deployment) Exit() Exit {
 
 // Stop ends the whole process tree and waits until it is gone: TERM, the grace
 // time, KILL. When ctx ends first, KILL is sent at once and Stop waits a few
-// seconds more; what is still alive then (a process stuck in the kernel) is
-// named in the error, and the supervisor goes on trying. Stop may be called any
+// seconds more; what is still there then (a process stuck in the kernel, or held
+// by a debugger) is named in the error, and the supervisor goes on trying. Stop may be called any
 // number of times, also after the end.
 func (d *Deployment) Stop(ctx context.Context) error {
 	d.order(orderStop)
@@ -317,8 +318,20 @@ func (d *Deployment) Stop(ctx context.Context) error {
 	case <-d.done:
 		return d.left()
 	case <-timer.C:
-		return fmt.Errorf("stop deployment %s: %w; still alive: %s", d.command.ID, ctx.Err(), list(Leftovers(d.marker)))
+		return fmt.Errorf("stop deployment %s: %w; still alive: %s", d.command.ID, ctx.Err(), list(d.living()))
 	}
+}
+
+// living is what there is of the deployment, by its marker or below its
+// supervisor: what is dying has no environment left to read.
+func (d *Deployment) living() []Process {
+	found := Leftovers(d.marker)
+	for _, p := range descendants(d.supervisor.Process.Pid) {
+		if !slices.ContainsFunc(found, func(f Process) bool { return f.PID == p.PID && f.Start == p.Start }) {
+			found = append(found, p)
+		}
+	}
+	return found
 }
 
 func (d *Deployment) left() error {

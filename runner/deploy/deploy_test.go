@@ -18,6 +18,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"twopoint/runner/deploy/deploytest"
 )
 
 // The test binary is runner, supervisor and every misbehaving server.
@@ -741,6 +743,40 @@ func TestStoppedSupervisor(t *testing.T) {
 	defer cancel()
 	if err := d.Stop(ctx); err != nil {
 		t.Fatal(err)
+	}
+	gone(t, ps)
+}
+
+// A process that KILL does not end is named, does not hold Stop up for ever, and
+// is ended once it can be.
+func TestSurvivesKill(t *testing.T) {
+	t.Parallel() // it waits for killWait
+	dir := t.TempDir()
+	pids := filepath.Join(dir, "pids")
+	d := launch(t, t.Context(), serverCommand(dir, "wait", pids))
+	ps := noted(t, pids, 1)
+	release := sync.OnceFunc(deploytest.Hold(t, d.PID()))
+	defer release()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := d.Stop(ctx)
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("still alive: pid %d (", d.PID())) {
+		t.Errorf("Stop: %v", err)
+	}
+	if !lives(ps[0]) {
+		t.Error("the test held nothing")
+	}
+	select {
+	case <-d.Done():
+		t.Error("done, with a process left")
+	default:
+	}
+	release()
+	if e := finish(t, d); e.Signal == "" || !e.Asked {
+		t.Errorf("Exit = %+v", e)
+	}
+	if err := d.Stop(t.Context()); err != nil {
+		t.Error(err)
 	}
 	gone(t, ps)
 }
