@@ -97,7 +97,7 @@ func TestServerSurvivesKill(t *testing.T) {
 	e := instant{requests: &requests}
 	a := agentFor(t, dir, strings.Replace(fmt.Sprintf(instantSpec, "33"), `url: "http://127.0.0.1:9", flush: "auto"`, `model_path: "m", command: ["x"]`, 1), e)
 	release, pid := func() {}, 0
-	a.Order.RunID += filepath.Base(dir) // no other test's
+	a.Order.RunID = "test" + strings.ReplaceAll(dir, "/", "-") // no other test has it
 	a.Engine = func(string) (engine.Engine, bool) {
 		return held{e, func() {
 			if left := deploy.Leftovers(a.Order.RunID); len(left) == 1 {
