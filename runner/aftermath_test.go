@@ -76,7 +76,7 @@ func TestLeftOver(t *testing.T) {
 // held is launched, answers as instant does, and cannot be killed.
 type held struct {
 	instant
-	hold func()
+	hold func() error
 }
 
 func (held) Args(schema.Variant, string, int) (argv, env []string, err error) {
@@ -85,8 +85,7 @@ func (held) Args(schema.Variant, string, int) (argv, env []string, err error) {
 }
 
 func (e held) Ready(context.Context, *engine.Client, schema.Variant) error {
-	e.hold()
-	return nil
+	return e.hold()
 }
 
 // A server that survives KILL is a failure of its teardown, by name, beside what
@@ -99,11 +98,14 @@ func TestServerSurvivesKill(t *testing.T) {
 	release, pid := func() {}, 0
 	a.Order.RunID = "test" + strings.ReplaceAll(dir, "/", "-") // no other test has it
 	a.Engine = func(string) (engine.Engine, bool) {
-		return held{e, func() {
-			if left := deploy.Leftovers(a.Order.RunID); len(left) == 1 {
-				pid = left[0].PID
-				release = deploytest.Hold(t, pid)
+		return held{e, func() error {
+			left := deploy.Leftovers(a.Order.RunID)
+			if len(left) != 1 {
+				return engine.ErrNotYet
 			}
+			pid = left[0].PID
+			release = deploytest.Hold(t, pid)
+			return nil
 		}}, true
 	}
 	a.LogPath = func(id string) string { return filepath.Join(dir, id+".log") }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,15 +20,18 @@ import (
 // stuck in the kernel.
 func Hold(t testing.TB, pid int) (release func()) {
 	t.Helper()
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var threads []int
-	for _, e := range entries {
-		if tid, err := strconv.Atoi(e.Name()); err == nil && tid != pid {
-			threads = append(threads, tid)
+	for try := 0; len(threads) == 0 && try < 1000; try++ { // it may have begun a moment ago
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil {
+			t.Fatal(err)
 		}
+		for _, e := range entries {
+			if tid, err := strconv.Atoi(e.Name()); err == nil && tid != pid {
+				threads = append(threads, tid)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	if len(threads) == 0 {
 		t.Fatalf("process %d has one thread only", pid)
