@@ -10,6 +10,7 @@
 package schema
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -417,12 +418,111 @@ type Published struct {
 	Source     Source         `json:"source"`
 	Definition string         `json:"definition,omitempty"` // of decode and prefill: twopoint | origin | …
 	MeasuredOn map[string]any `json:"measured_on,omitempty"`
-	Scope      map[string]any `json:"scope,omitempty"` // what must agree for a verdict: hardware, model, engine → exact | arch | shape | any
+	Scope      Scope          `json:"scope,omitzero"`
 
 	// Cells is metric column → variant → context label → value. A cell is a
 	// number, {value, plus_minus, …} or null for "published as absent".
 	Cells  map[string]map[string]map[string]any `json:"cells,omitempty"`
-	Claims map[string]map[string]any            `json:"claims,omitempty"`
+	Claims map[string]Claim                     `json:"claims,omitempty"`
+}
+
+// Scope says what of a publication must agree with what is measured for a verdict;
+// empty: what the claim's kind asks for.
+type Scope struct {
+	Hardware string `json:"hardware,omitempty"` // exact | arch | any
+	Model    string `json:"model,omitempty"`    // exact | shape | any
+	Engine   string `json:"engine,omitempty"`   // exact | any
+}
+
+// Over is the scope with the fields that own says laid over it.
+func (s Scope) Over(own Scope) Scope {
+	return Scope{cmp.Or(own.Hardware, s.Hardware), cmp.Or(own.Model, s.Model), cmp.Or(own.Engine, s.Engine)}
+}
+
+// Claim is one published figure or statement with its test; which fields it has
+// depends on its kind.
+type Claim struct {
+	Kind       string     `json:"kind"` // absolute | relative | ratio | order | shape | slope | bound | event | recompute
+	Metric     string     `json:"metric,omitempty"`
+	Of         any        `json:"of,omitempty"` // a variant, or several
+	At         *At        `json:"at,omitempty"`
+	Expect     any        `json:"expect,omitempty"` // json.Number, with the digits that are printed, or string
+	Tolerance  *float64   `json:"tolerance,omitempty"`
+	PlusMinus  *float64   `json:"plus_minus,omitempty"` // the source's own
+	AtLeast    *float64   `json:"at_least,omitempty"`
+	AtMost     *float64   `json:"at_most,omitempty"`
+	Num        *At        `json:"num,omitempty"`
+	Den        *At        `json:"den,omitempty"`
+	Order      []string   `json:"order,omitempty"` // variants, the largest first
+	Margin     *float64   `json:"margin,omitempty"`
+	Slowdown   *Slowdown  `json:"slowdown,omitempty"`
+	Monotone   string     `json:"monotone,omitempty"` // increasing | decreasing
+	FlatWithin *float64   `json:"flat_within,omitempty"`
+	LinearIn   string     `json:"linear_in,omitempty"`
+	R2AtLeast  *float64   `json:"r2_at_least,omitempty"`
+	Crossover  *Crossover `json:"crossover,omitempty"`
+
+	AtMostFractionOfPeak *float64 `json:"at_most_fraction_of_peak,omitempty"`
+
+	Event string `json:"event,omitempty"` // a failure kind, or ok
+	Match string `json:"match,omitempty"` // in the failure's evidence
+	Stage string `json:"stage,omitempty"`
+
+	Formula string         `json:"formula,omitempty"`
+	Inputs  map[string]any `json:"inputs,omitempty"` // json.Number
+
+	Definition string  `json:"definition,omitempty"`
+	Source     *Source `json:"source,omitempty"`
+	Scope      Scope   `json:"scope,omitzero"`
+	Why        string  `json:"why,omitempty"`
+	Note       string  `json:"note,omitempty"`
+}
+
+// Variant is the one that a claim is of, empty where it names none or several.
+func (c Claim) Variant() string {
+	switch of := c.Of.(type) {
+	case string:
+		return of
+	case []any:
+		if len(of) == 1 {
+			v, _ := of[0].(string)
+			return v
+		}
+	}
+	if c.At != nil {
+		return c.At.Variant
+	}
+	return ""
+}
+
+// At chooses points of a run, by prompt tokens.
+type At struct {
+	Variant      string `json:"variant,omitempty"`
+	Context      int    `json:"context,omitempty"` // prompt tokens
+	ContextLabel string `json:"context_label,omitempty"`
+	Concurrency  int    `json:"concurrency,omitempty"` // 0: 1
+	QLen         int    `json:"q_len,omitempty"`
+	PageSize     int    `json:"page_size,omitempty"`
+	KVDType      string `json:"kv_dtype,omitempty"`
+	Placement    string `json:"placement,omitempty"`
+	Kernel       string `json:"kernel,omitempty"`
+}
+
+// Slowdown is how many times longer a token takes at one context than at another, in
+// prompt tokens.
+type Slowdown struct {
+	From    int      `json:"from"`
+	To      int      `json:"to"`
+	AtLeast *float64 `json:"at_least,omitempty"`
+	AtMost  *float64 `json:"at_most,omitempty"`
+}
+
+// Crossover is variant A ahead of B at the first of two contexts and behind it at the
+// second.
+type Crossover struct {
+	A       string `json:"a"`
+	B       string `json:"b"`
+	Between []int  `json:"between"`
 }
 
 // Source says where a published number stands.
@@ -430,7 +530,10 @@ type Source struct {
 	Title      string `json:"title"`
 	Where      string `json:"where"`
 	Date       string `json:"date,omitempty"`
+	Version    string `json:"version,omitempty"`
+	Licence    string `json:"licence,omitempty"`
 	Confidence string `json:"confidence,omitempty"` // A | B | C
+	Derived    bool   `json:"derived,omitempty"`    // computed from what is printed
 }
 
 // Duration is a time.Duration that is written as a string: "5m", "1h30m".

@@ -27,6 +27,7 @@ func Derive(runID string, h *history.History, env *run.Environment) *Tables {
 		meta: map[string]string{"run_id": runID, "spec_hash": h.Plan.SpecHash, "schema_version": strconv.Itoa(SchemaVersion)},
 	}
 	t.Fits = d.fits()
+	t.Claims = d.claims(t.Points, t.Fits)
 	t.Runs = []RunRow{d.run(t.Points)}
 	if v := t.Runs[0].ToolVersion; v != "" {
 		t.meta["tool_version"] = v

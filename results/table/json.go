@@ -7,27 +7,43 @@ import (
 	"time"
 )
 
-// JSON writes runs, points and fits as one object of lists of rows by column
-// name, absent values as null.
+// JSON writes runs, points, fits and claims as one object of lists of rows by
+// column name, absent values as null.
 func (t *Tables) JSON(w io.Writer) error {
 	out := map[string]any{}
-	for _, name := range []string{"runs", "points", "fits"} {
-		rows := t.rows(name)
-		cols := columnsOf(name, rows.Type().Elem())
-		list := []map[string]any{}
-		for i := range rows.Len() {
-			row := map[string]any{}
-			for _, c := range cols {
-				row[c.Name] = plain(rows.Index(i).FieldByIndex(c.index))
-			}
-			list = append(list, row)
-		}
-		out[name] = list
+	for _, name := range []string{"runs", "points", "fits", "claims"} {
+		out[name] = t.objects(name)
 	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", " ")
 	return enc.Encode(out)
+}
+
+// JSONLines writes one table, a row a line by column name.
+func (t *Tables) JSONLines(w io.Writer, name string) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	for _, row := range t.objects(name) {
+		if err := enc.Encode(row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Tables) objects(name string) []map[string]any {
+	rows := t.rows(name)
+	cols := columnsOf(name, rows.Type().Elem())
+	list := []map[string]any{}
+	for i := range rows.Len() {
+		row := map[string]any{}
+		for _, c := range cols {
+			row[c.Name] = plain(rows.Index(i).FieldByIndex(c.index))
+		}
+		list = append(list, row)
+	}
+	return list
 }
 
 // plain is a row's value with absence as nil.

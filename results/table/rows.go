@@ -341,6 +341,32 @@ type FitRow struct {
 	BetaGainHi *float64 `col:"beta_gain_hi" doc:"upper end of the interval (Fieller)"`
 }
 
+// ClaimRow is one published figure or statement with its verdict.
+type ClaimRow struct {
+	runKey
+	ClaimID    string   `col:"claim_id" doc:"published block and name of the claim; of a cell its metric, variant and prompt tokens"`
+	Set        string   `col:"published_set" doc:"published block of the spec"`
+	Kind       string   `col:"kind" doc:"absolute, relative, ratio, order, shape, slope, bound, event or recompute"`
+	Metric     string   `col:"metric" doc:"column that the claim is about"`
+	Variant    string   `col:"variant" doc:"variant that the claim is about; null where it is about several"`
+	PointKeys  string   `col:"point_keys" doc:"points that it was held to, comma-separated"`
+	Verdict    string   `col:"verdict" doc:"reproduced, deviates, inconclusive, out_of_scope, not_measured or invalid"`
+	Detail     string   `col:"detail" doc:"numbers or words behind the verdict"`
+	Published  string   `col:"published" doc:"figure or statement as it is printed"`
+	Measured   *float64 `col:"measured" doc:"figure that was compared, in the unit of the metric or a ratio"`
+	MeasuredLo *float64 `col:"measured_lo" doc:"lower end of its interval"`
+	MeasuredHi *float64 `col:"measured_hi" doc:"upper end of its interval"`
+	Interval   string   `col:"interval" doc:"what the interval is: student-t, printed ± or rounding"`
+	AcceptedLo *float64 `col:"accepted_lo" doc:"lower end of the range that the claim accepts; null: open"`
+	AcceptedHi *float64 `col:"accepted_hi" doc:"upper end of that range; null: open"`
+	Definition string   `col:"definition" doc:"how the source computes the metric; null: as twopoint does"`
+	Source     string   `col:"source" doc:"title of the publication"`
+	Where      string   `col:"source_where" doc:"where it stands"`
+	Date       string   `col:"source_date" doc:"its date, as it says"`
+	Confidence string   `col:"source_confidence" doc:"A: read in the publication itself, B: in an excerpt, C: stated in prose"`
+	Why        string   `col:"why" doc:"the claim's own reason"`
+}
+
 // SettingRow is one setting of a variant, long format.
 type SettingRow struct {
 	runKey

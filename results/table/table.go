@@ -27,6 +27,7 @@ type Tables struct {
 	Repeats     []RepeatRow
 	Points      []PointRow
 	Fits        []FitRow
+	Claims      []ClaimRow
 	Settings    []SettingRow
 	Telemetry   []TelemetryRow
 	Columns     []ColumnRow
@@ -49,6 +50,7 @@ var Abouts = []About{
 	{"repeats", "one pair of legs with its slopes and whether it is valid", []string{"run_id", "point_id", "repeat", "attempt"}},
 	{"points", "one planned point, measured or not", []string{"run_id", "point_id"}},
 	{"fits", "one line over context through the ok points of a variant; none with fewer than four", []string{"run_id", "variant_id", "concurrency", "quantity"}},
+	{"claims", "one published figure or statement with its verdict", []string{"run_id", "claim_id"}},
 	{"settings", "one setting of a variant, as asked for or as the server says", []string{"run_id", "variant", "name", "source"}},
 	{"telemetry", "what one reading of the sensors says of the host or of one GPU, made when no timed request ran", []string{"run_id", "order_id", "seq", "device"}},
 	{"columns", "one column of these tables", []string{"run_id", "table", "column"}},
@@ -66,7 +68,7 @@ var Names = func() (names []string) {
 func (t *Tables) rows(name string) reflect.Value {
 	return reflect.ValueOf(map[string]any{
 		"runs": t.Runs, "deployments": t.Deployments, "samples": t.Samples, "repeats": t.Repeats,
-		"points": t.Points, "fits": t.Fits, "settings": t.Settings, "telemetry": t.Telemetry, "columns": t.Columns,
+		"points": t.Points, "fits": t.Fits, "claims": t.Claims, "settings": t.Settings, "telemetry": t.Telemetry, "columns": t.Columns,
 	}[name])
 }
 

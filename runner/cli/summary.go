@@ -22,6 +22,9 @@ func (a *app) summary(dir run.Dir, t *table.Tables) {
 		fmt.Fprintln(w, line)
 	}
 	fmt.Fprintf(w, "\n%s", pointTable(t.Points))
+	if len(t.Claims) > 0 {
+		fmt.Fprintf(w, "\n%s\n", claimCount(t.Claims))
+	}
 	if doubts := doubts(t); len(doubts) > 0 {
 		fmt.Fprintln(w)
 		for _, d := range doubts {
@@ -320,6 +323,9 @@ func firstLine(s string) string {
 func nextCommands(ref string, dir run.Dir, t *table.Tables) []string {
 	r := t.Runs[0]
 	out := []string{"twopoint show " + ref}
+	if len(t.Claims) > 0 {
+		out = append(out, "twopoint check "+ref)
+	}
 	if r.Pending > 0 {
 		out = append(out, "twopoint resume "+ref)
 	}

@@ -24,7 +24,7 @@ func TestC56ClocksPowerAndHeat(t *testing.T) {
 	smi := fakesmi.New(t, 1)
 	smi.GPUs(fakesmi.GPU{"clocks_event_reasons.active": "0x4", "temperature.gpu": "83"})
 	smi.Do(falling)
-	script := standin.Script{Clock: standin.Clock{DriftPerRequest: 0.0025, DriftMost: 0.15}} // a pair is four requests
+	script := standin.Script{Clock: standin.Clock{DriftPerRequest: 0.006, DriftMost: 0.4}} // a pair is four requests
 	o := measure(t, experiment(`servers: s: `+managed(t, "sglang", script, ""), `host: power_w: 300`,
 		`method: two_point: {a: 1, b: 17, repeats: {min: 10, max: 10, target: 0.01}}`), smi.Env())
 	p := o.point(t, "s/1000/1")

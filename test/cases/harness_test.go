@@ -98,7 +98,7 @@ func measure(t testing.TB, spec string, more ...string) (o outcome) {
 	for range 3 {
 		o = measureOnce(t, spec, more...)
 		busy := func(p table.PointRow) bool {
-			return p.Reason == "wide_interval" || p.Reason == "cache_suspected" || p.Reason == "not_concurrent"
+			return slices.Contains([]string{"wide_interval", "cache_suspected", "not_concurrent", "no_stream"}, p.Reason)
 		}
 		if !slices.ContainsFunc(o.Points, busy) {
 			break

@@ -152,13 +152,13 @@ func TestDecodeAtDepthRefuses(t *testing.T) {
 	})
 	t.Run("one cold pair is disturbed", func(t *testing.T) {
 		t.Parallel()
-		script := standin.Script{Clock: standin.Clock{StepS: 0.005}}
+		script := standin.Script{Clock: standin.Clock{StepS: 0.020}}
 		// The long leg of the first cold pair is the first of so many tokens with nothing cached.
 		srv, url := standin.Open(t, script)
 		measureOnce(t, spec(url, "sglang", depth))
 		for _, r := range srv.Requests() {
 			if r.Asked == 33 && r.Cached == 0 {
-				script.When = []standin.When{{From: r.Number, To: r.Number, Then: standin.Then(`{"clock": {"step_s": 0.015}}`)}}
+				script.When = []standin.When{{From: r.Number, To: r.Number, Then: standin.Then(`{"clock": {"step_s": 0.060}}`)}}
 				break
 			}
 		}
