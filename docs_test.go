@@ -111,7 +111,7 @@ func commands(t *testing.T) []string {
 // each, in the words of the commands' help.
 var exitCodes = map[int]string{
 	cli.ExitDone: "", cli.ExitUsage: "", cli.ExitNotOK: "", cli.ExitNothing: "", cli.ExitTrouble: "", cli.ExitInterrupted: "",
-	cli.ExitClaim: "a claim deviates, or a comparison exceeds its threshold (no command of this build judges either)",
+	cli.ExitClaim: "a claim deviates, or a comparison exceeds its threshold",
 }
 
 const cliHead = `# The command line

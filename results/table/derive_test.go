@@ -664,7 +664,7 @@ func TestJSON(t *testing.T) {
 	if err := json.Unmarshal(b.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 3 || len(got["runs"]) != 1 || len(got["points"]) != 18 || len(got["fits"]) != len(tables.Fits) {
+	if len(got) != 4 || len(got["runs"]) != 1 || len(got["points"]) != 18 || len(got["fits"]) != len(tables.Fits) {
 		t.Errorf("%d tables: %d runs, %d points, %d fits", len(got), len(got["runs"]), len(got["points"]), len(got["fits"]))
 	}
 	dead := got["points"][5]

@@ -22,15 +22,18 @@ func (a *app) checkCommand() *cobra.Command {
   inconclusive   it does neither, or has no interval
   out_of_scope   the claim is about other hardware, another model or engine
   not_measured   the run has no such point or figure
-  invalid        the measurement is not valid, or breaches a physical bound`,
+  invalid        the measurement is not valid, or breaches a physical bound
+
+A claim that deviates or is invalid makes the exit code 1; with --strict any that is
+not reproduced does.`,
 		Example: `  twopoint check last
   twopoint check last --strict && echo all of it is reproduced
   twopoint check last --json | jq -r 'select(.verdict == "deviates").claim_id'
 
 Exit codes:
-  0    no claim deviates or is invalid; with --strict: every claim is reproduced
-  1    one does; with --strict: one is not
-  2    the command line is wrong
+  0    done
+  1    a claim deviates, or a comparison exceeds its threshold
+  2    the spec or the command line is wrong
   5    twopoint or the machine failed (disk, permissions, bug)`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.runArg,
