@@ -13,8 +13,9 @@ import (
 const heldReads = 0.9
 
 // heldError is the error of an in-stream figure that is let pass where tokens were
-// held back: then neither end of the stream is known to better than a step.
-const heldError = 0.005
+// held back: then neither end of the stream is known to better than a step. That is
+// the most; by half of it the figure is off on average.
+const heldError = 0.01
 
 // arrival is what one read of a stream brought: tokens in pieces that the server
 // sent one by one, and of which only the last can have been sent just then.
