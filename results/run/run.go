@@ -5,6 +5,7 @@ package run
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -264,7 +266,7 @@ func List(root string) ([]Dir, error) {
 }
 
 // Find is the run that ref names, in this order: a folder, "last" (the newest
-// run), an id, a tag (the newest run that has it), the unique beginning of an id.
+// run; "last~1" is the one before it), an id, a tag (the newest run that has it), the unique beginning of an id.
 func Find(root, ref string) (Dir, error) {
 	if ref == "" {
 		return "", errors.New("no run was named; \"last\" is the newest")
@@ -276,8 +278,11 @@ func Find(root, ref string) (Dir, error) {
 	if err != nil {
 		return "", err
 	}
-	if ref == "last" && len(dirs) > 0 {
-		return dirs[len(dirs)-1], nil
+	if text, is := strings.CutPrefix(ref, "last"); is && (text == "" || text[0] == '~') {
+		back, err := strconv.Atoi(cmp.Or(strings.TrimPrefix(text, "~"), "0"))
+		if err == nil && back >= 0 && back < len(dirs) {
+			return dirs[len(dirs)-1-back], nil
+		}
 	}
 	var byID []Dir
 	for _, d := range dirs {

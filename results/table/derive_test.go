@@ -592,7 +592,7 @@ func TestWrite(t *testing.T) {
 		if !files[name+".parquet"] {
 			t.Fatalf("no %s.parquet", name)
 		}
-		compare(t, tables, name)
+		sameRows(t, tables, name)
 		if !bytes.Equal(write(t, tables, name), write(t, tables, name)) {
 			t.Errorf("%s: the same rows give two different files", name)
 		}

@@ -181,7 +181,7 @@ func TestRoundTrip(t *testing.T) {
 				for i := range n {
 					fill(r, rows.Index(i))
 				}
-				compare(t, tables, name)
+				sameRows(t, tables, name)
 			})
 		}
 	}
@@ -191,12 +191,12 @@ func TestRoundTrip(t *testing.T) {
 			fill(r, reflect.ValueOf(&tables.Samples[i].ChunkS).Elem())
 			fill(r, reflect.ValueOf(&tables.Samples[i].ChunkTokens).Elem())
 		}
-		compare(t, tables, "samples")
+		sameRows(t, tables, "samples")
 	})
 }
 
-// compare writes a table and reads it back.
-func compare(t *testing.T, tables *Tables, name string) {
+// sameRows writes a table and reads it back.
+func sameRows(t *testing.T, tables *Tables, name string) {
 	t.Helper()
 	rows := tables.rows(name)
 	tbl := readBack(t, write(t, tables, name))
@@ -223,7 +223,7 @@ func TestHugeStrings(t *testing.T) {
 	for i := range 8 {
 		tables.Deployments = append(tables.Deployments, DeploymentRow{DeploymentID: fmt.Sprint(i), LogTail: strings.Repeat(fmt.Sprint("line ", i, "\n"), 200_000)})
 	}
-	compare(t, tables, "deployments")
+	sameRows(t, tables, "deployments")
 }
 
 // A column that holds nothing in one run and something in another has the same

@@ -29,12 +29,7 @@ not reproduced does.`,
 		Example: `  twopoint check last
   twopoint check last --strict && echo all of it is reproduced
   twopoint check last --json | jq -r 'select(.verdict == "deviates").claim_id'
-
-Exit codes:
-  0    done
-  1    a claim deviates, or a comparison exceeds its threshold
-  2    the spec or the command line is wrong
-  5    twopoint or the machine failed (disk, permissions, bug)`,
+` + claimExits,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.runArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,12 +37,9 @@ Exit codes:
 			if err != nil {
 				return err
 			}
-			t, err := table.Load(dir)
-			if t == nil {
-				return trouble(err)
-			}
+			t, err := a.loadRun(dir)
 			if err != nil {
-				fmt.Fprintf(a.stderr, "twopoint: %v; what follows was read before the damage\n", err)
+				return err
 			}
 			if a.json {
 				if err := t.JSONLines(a.stdout, "claims"); err != nil {

@@ -43,6 +43,13 @@ Exit codes:
   5    twopoint or the machine failed (disk, permissions, bug)
   130  interrupted`
 
+const claimExits = `
+Exit codes:
+  0    done
+  1    a claim deviates, or a comparison exceeds its threshold
+  2    the spec or the command line is wrong
+  5    twopoint or the machine failed (disk, permissions, bug)`
+
 // app is one call of the program: its streams and what every command shares.
 type app struct {
 	stdin          io.Reader
@@ -138,7 +145,7 @@ keeps the result as Parquet tables.`,
 	}
 	cmd.PersistentFlags().StringVar(&a.root, "out", defaultRoot, "folder of runs")
 	cmd.AddCommand(a.initCommand(), a.vetCommand(), a.planCommand(), a.runCommand(), a.resumeCommand(), a.extendCommand(),
-		a.lsCommand(), a.showCommand(), a.checkCommand(), a.tablesCommand(), a.serveCommand(), a.doctorCommand(), a.versionCommand())
+		a.lsCommand(), a.showCommand(), a.checkCommand(), a.compareCommand(), a.tablesCommand(), a.serveCommand(), a.doctorCommand(), a.versionCommand())
 	cmd.InitDefaultCompletionCmd()
 	return cmd
 }
@@ -160,6 +167,11 @@ func (a *app) report(list diag.List) error {
 		return &exitError{code: ExitUsage}
 	}
 	return nil
+}
+
+// runArgs completes any number of RUN.
+func (a *app) runArgs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return a.runNames(), cobra.ShellCompDirectiveDefault
 }
 
 // runArg completes RUN: ids, tags and "last".

@@ -60,7 +60,8 @@ func (f *limitFlag) Set(s string) error {
 func (a *app) runCommand() *cobra.Command {
 	var spec specFlags
 	var stretch stretchFlags
-	var tag, note string
+	var tag, note, against string
+	var how compareFlags
 	cmd := &cobra.Command{
 		Use:   "run SPEC",
 		Short: "Measure what a spec declares, into a new run folder",
@@ -89,7 +90,17 @@ and leaves a run that "twopoint resume" goes on with.`,
 			if err := secretsSet(p, chosen); err != nil {
 				return err
 			}
-			s := session{app: a, plan: p, chosen: chosen, only: only, limit: stretch.limit, state: event.RunStart}
+			var other *table.Tables
+			if against != "" { // found before this run is the last one
+				dir, err := a.find(against)
+				if err != nil {
+					return err
+				}
+				if other, err = a.loadRun(dir); err != nil {
+					return err
+				}
+			}
+			s := session{app: a, plan: p, against: other, againstName: against, how: how, chosen: chosen, only: only, limit: stretch.limit, state: event.RunStart}
 			id := run.NewID(time.Now())
 			files, err := a.runFiles(cmd.Context(), loaded, p)
 			if err != nil {
@@ -111,6 +122,8 @@ and leaves a run that "twopoint resume" goes on with.`,
 	spec.add(cmd)
 	stretch.add(a, cmd)
 	cmd.Flags().StringVar(&tag, "tag", "", "a name for the run, by which other commands find it")
+	cmd.Flags().StringVar(&against, "against", "", "compare with this run at the end, as \"twopoint compare\" does")
+	how.add(cmd)
 	cmd.Flags().StringVar(&note, "note", "", "a note that is kept with the run")
 	return cmd
 }
@@ -374,6 +387,10 @@ type session struct {
 	state  string // start | resume | extend
 	retry  bool
 
+	against     *table.Tables // of a run to compare with; nil: none
+	againstName string
+	how         compareFlags
+
 	env     *run.Environment
 	history *history.History
 	journal *event.Journal
@@ -439,6 +456,12 @@ func (s *session) measure(ctx context.Context) (err error) {
 		fmt.Fprintf(s.stdout, "%s\n", b)
 	} else {
 		s.summary(s.dir, tables)
+		if s.against != nil {
+			fmt.Fprintln(s.stdout)
+			if err := s.compare(s.againstName, "this run", s.against, tables, s.how); verdict == nil {
+				verdict = err
+			}
+		}
 		fmt.Fprintln(s.stdout, s.dir)
 	}
 	return verdict

@@ -114,12 +114,9 @@ func (a *app) showCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t, err := table.Load(dir)
-			if t == nil {
-				return trouble(err)
-			}
-			if err != nil { // damaged events: what precedes them is shown, and said to be that
-				fmt.Fprintf(a.stderr, "twopoint: %v; what follows was read before the damage\n", err)
+			t, err := a.loadRun(dir)
+			if err != nil {
+				return err
 			}
 			if a.json {
 				return trouble(t.JSON(a.stdout))
