@@ -26,6 +26,7 @@ var layers = []layer{
 	{"schema/...", []string{"schema", "schema/diag"}, "the language is what all others build on, and its types carry no CUE"},
 	{"kernels/...", []string{"kernels/..."}, "the kernels stand alone, to be used and tested without the rest"},
 	{"results/table", []string{"schema", "schema/plan", "schema/diag", "results/..."}, "what remembers knows what was planned, never how it is carried out"},
+	{"results/report", []string{"schema", "results/..."}, "words and pages are made from tables alone"},
 	{"results/...", []string{"schema", "schema/plan", "schema/diag", "results/durable", "results/event", "results/stat", "results/history", "results/run", "results/claim"},
 		"what remembers knows what was planned, never how it is carried out; tables are made last"},
 	{"runner/failure", nil, "classification is a pure function of what was seen"},

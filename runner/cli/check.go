@@ -2,11 +2,11 @@ package cli
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"twopoint/results/claim"
+	"twopoint/results/report"
 	"twopoint/results/table"
 )
 
@@ -71,18 +71,5 @@ func (a *app) verdicts(claims []table.ClaimRow) {
 	for _, c := range claims {
 		rows = append(rows, []string{c.Verdict, c.ClaimID, c.Published, c.Detail})
 	}
-	fmt.Fprintf(a.stdout, "%s\n%s\n", columns(rows), claimCount(claims))
-}
-
-// claimCount is every verdict with its number, the rare ones too.
-func claimCount(claims []table.ClaimRow) string {
-	number := map[string]int{}
-	for _, c := range claims {
-		number[c.Verdict]++
-	}
-	var parts []string
-	for _, v := range claim.Verdicts {
-		parts = append(parts, fmt.Sprintf("%d %s", number[v], strings.ReplaceAll(v, "_", " ")))
-	}
-	return fmt.Sprintf("%d claims: %s", len(claims), strings.Join(parts, ", "))
+	fmt.Fprintf(a.stdout, "%s\n%s\n", columns(rows), report.ClaimCount(claims))
 }

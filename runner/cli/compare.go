@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"twopoint/results/compare"
+	"twopoint/results/report"
 	"twopoint/results/run"
 	"twopoint/results/table"
 )
@@ -149,7 +150,7 @@ func (a *app) comparison(nameA, nameB string, differences []table.Difference, ra
 			if r.PerStep {
 				x, y, row[6] = r.A.PerStep, r.B.PerStep, "per step: accept lengths differ"
 			}
-			row[1], row[2], row[3] = seconds(*x.Mean), seconds(*y.Mean), fmt.Sprintf("%.3f", r.Speedup)
+			row[1], row[2], row[3] = report.Seconds(*x.Mean), report.Seconds(*y.Mean), fmt.Sprintf("%.3f", r.Speedup)
 			row[4] = fmt.Sprintf("%.3f to %.3f", r.Lo, r.Hi)
 		}
 		rows = append(rows, row)
@@ -160,7 +161,7 @@ func (a *app) comparison(nameA, nameB string, differences []table.Difference, ra
 		if c.Before == compare.Slower {
 			first, then = then, first
 		}
-		fmt.Fprintf(w, "! %s: %s is %s at %d tokens and %s at %d\n", curveName(c.Variant, c.Concurrency), nameB, first, c.From, then, c.To)
+		fmt.Fprintf(w, "! %s: %s is %s at %d tokens and %s at %d\n", report.CurveName(c.Variant, c.Concurrency), nameB, first, c.From, then, c.To)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"twopoint/results/event"
 	"twopoint/results/history"
+	"twopoint/results/report"
 	"twopoint/results/stat"
 	"twopoint/schema/plan"
 )
@@ -79,7 +80,7 @@ func (p *progress) line(e event.Event) string {
 		case event.DeploymentReady:
 			p.now = "probing the prefix cache of " + d.Variant
 			if d.LoadS != nil {
-				return fmt.Sprintf("%s: ready after %s", d.Variant, seconds(*d.LoadS))
+				return fmt.Sprintf("%s: ready after %s", d.Variant, report.Seconds(*d.LoadS))
 			}
 		case event.DeploymentProbed:
 			return fmt.Sprintf("%s: a flush empties the prefix cache: %s", d.Variant, d.Probe.Proven)
@@ -141,14 +142,14 @@ func (p *progress) pairLine(pt *history.Point) string {
 		return b.String()
 	}
 	if last.Main != nil {
-		fmt.Fprintf(&b, " %s/tok", seconds(*last.Main))
+		fmt.Fprintf(&b, " %s/tok", report.Seconds(*last.Main))
 	}
 	if last.PrefillTokS != nil {
-		fmt.Fprintf(&b, ", prefill %s tok/s", figure(*last.PrefillTokS, 0))
+		fmt.Fprintf(&b, ", prefill %s tok/s", report.Number(*last.PrefillTokS, 0))
 	}
 	if e := pt.Estimate(); e.Values != nil && e.Values.Main.Interval != nil {
 		f := e.Values.Main
-		fmt.Fprintf(&b, "; mean %s/tok ± %.1f %%", seconds(*f.Mean), 100*f.Interval.HalfWidth() / *f.Mean)
+		fmt.Fprintf(&b, "; mean %s/tok ± %.1f %%", report.Seconds(*f.Mean), 100*f.Interval.HalfWidth() / *f.Mean)
 	}
 	return b.String()
 }
@@ -282,20 +283,20 @@ func curve(h *history.History, most int) string {
 			v = e.Raw
 		}
 		if v != nil && v.Main.Mean != nil {
-			row[3] = seconds(*v.Main.Mean)
+			row[3] = report.Seconds(*v.Main.Mean)
 			if i := v.Main.Interval; i != nil && *v.Main.Mean > 0 {
 				row[4] = fmt.Sprintf("±%.1f %%", 100*i.HalfWidth() / *v.Main.Mean)
 			}
 			if v.PrefillTokS.Mean != nil {
-				row[5] = figure(*v.PrefillTokS.Mean, 0)
+				row[5] = report.Number(*v.PrefillTokS.Mean, 0)
 			}
 			if a := v.AcceptLength.Mean; a != nil && *a != 1 {
-				row[6] = figure(*a, 0)
+				row[6] = report.Number(*a, 0)
 			}
 		}
 		if base := h.Beside(pt, h.Plan.Baseline); base != nil && e.Values != nil {
 			if ratio, perStep := stat.Faster(base.Estimate().Values, e.Values); ratio != nil {
-				row[7] = figure(*ratio, 0) + "x"
+				row[7] = report.Number(*ratio, 0) + "x"
 				if perStep {
 					row[7] += " a step"
 				}
