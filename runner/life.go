@@ -345,7 +345,7 @@ func effective(i engine.Info) map[string]any {
 			out[k] = v
 		}
 	}
-	for k, v := range map[string]int64{"context_limit": int64(i.ContextLimit), "kv_pool_tokens": i.KVPoolTokens, "page_size": int64(i.PageSize), "tp": int64(i.TP)} {
+	for k, v := range map[string]int64{"context_limit": int64(i.ContextLimit), "kv_pool_tokens": i.KVPoolTokens, "page_size": int64(i.PageSize), "tp": int64(i.TP), "dp": int64(i.DP), "dcp": int64(i.DCP)} {
 		if v != 0 {
 			out[k] = v
 		}

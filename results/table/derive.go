@@ -467,11 +467,12 @@ func (d *deriver) fit(variant string, concurrency int, quantity string, f stat.F
 	// Where it is known that nothing is speculated a step is a token, so that either slope is one of steps.
 	if m := d.h.Plan.Model; m != nil && (quantity == "s_per_step" || d.stepIsToken(variant)) {
 		s := d.sharding(variant, *m)
-		if kv, err := stat.KVStreamGBs(s.model, f, s.tp, s.dcp, s.dp, concurrency); err == nil {
-			r.KVStream, r.KVBytes, r.KVDoubts = &kv.GBs, &kv.KVBytes, strings.Join(slices.Compact(s.contradicted), ",")
+		r.KVDoubts = strings.Join(slices.Compact(s.contradicted), ",")
+		if kv, err := stat.KVStreamGBs(s.model, f, s.tp, s.dcp, s.dp, concurrency); err == nil && s.known {
+			r.KVStream, r.KVBytes = &kv.GBs, &kv.KVBytes
 			r.KVStreamLo, r.KVStreamHi = ends(kv.Interval)
 		}
-		if v := d.h.Variant(variant); v.URL == "" && v.Engine != "twopoint" { // which computes on the CPU
+		if v := d.h.Variant(variant); s.known && v.URL == "" && v.Engine != "twopoint" { // which computes on the CPU
 			r.PeakGBs = d.env.PeakGBs()
 			r.WeightsS = stat.WeightsS(m.ActiveWeightBytes, s.tp, r.PeakGBs)
 			if stat.BelowWeights(f, r.WeightsS) {
@@ -486,7 +487,8 @@ func (d *deriver) fit(variant string, concurrency int, quantity string, f stat.F
 type sharding struct {
 	model        schema.Model
 	tp, dp, dcp  int
-	contradicted []string // settings in which the server contradicts the spec
+	contradicted []string // settings in which the server contradicts the spec, or says something that is not known
+	known        bool     // whether a rate can be made from it
 }
 
 // kvTypes are servers' names of the types that a model's KV cache can have.
@@ -495,11 +497,21 @@ var kvTypes = map[string]string{
 	"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
 }
 
-// sharding is what the variant's server says of itself, and for the rest what
-// the spec says.
+// sharding is what the variant's server says of itself, and for the rest what the
+// spec says. What neither does is 1 where twopoint started the server, and not known
+// otherwise.
 func (d *deriver) sharding(variant string, m schema.Model) sharding {
 	v := d.h.Variant(variant)
-	s := sharding{model: m, tp: v.TP, dp: v.DP, dcp: v.DCP}
+	s := sharding{model: m, tp: v.TP, dp: v.DP, dcp: v.DCP, known: true}
+	for _, name := range []string{"cache-type-k", "cache-type-v", "ctk", "ctv"} { // llama-server does not report what it made of these
+		switch asked := text(v.Args[name]); {
+		case asked == "":
+		case kvTypes[strings.ToLower(asked)] == "":
+			s.known, s.contradicted = false, append(s.contradicted, "kv_dtype")
+		default:
+			s.model.DType = kvTypes[strings.ToLower(asked)]
+		}
+	}
 	for _, l := range d.h.Lives {
 		if l.Variant != variant {
 			continue
@@ -512,9 +524,16 @@ func (d *deriver) sharding(variant string, m schema.Model) sharding {
 				*n = int(*said)
 			}
 		}
-		if said := kvTypes[strings.ToLower(text(l.Effective["kv_dtype"]))]; said != "" && said != s.model.DType {
-			s.model.DType, s.contradicted = said, append(s.contradicted, "kv_dtype")
+		switch said := strings.ToLower(text(l.Effective["kv_dtype"])); {
+		case said == "" || said == "auto" || kvTypes[said] == s.model.DType:
+		case kvTypes[said] == "": // a type of unknown size
+			s.known, s.contradicted = false, append(s.contradicted, "kv_dtype")
+		default:
+			s.model.DType, s.contradicted = kvTypes[said], append(s.contradicted, "kv_dtype")
 		}
+	}
+	if v.URL != "" && s.tp == 0 { // a server that we did not start may be split over any number of devices
+		s.known = false
 	}
 	slices.Sort(s.contradicted)
 	return s

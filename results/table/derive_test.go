@@ -376,24 +376,39 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// The KV stream rests on what the server says of itself.
+// The KV stream rests on what the server says of itself, in the words in which an
+// adapter passes it on; where that is not known there is none.
 func TestSharding(t *testing.T) {
-	v := historytest.Variant("v")
-	v.TP = 2
-	exp := historytest.Experiment([]int{256, 512, 1024, 2048}, v)
-	exp.Model = &schema.Model{Name: "tiny", Layers: schema.Layers{Full: 1}, KV: schema.KV{GQA: &schema.GQA{Heads: 8, HeadDim: 64}}, DType: "bf16"}
+	exp := func(change func(*schema.Variant)) schema.Experiment {
+		v := historytest.Variant("v")
+		v.TP = 2
+		change(&v)
+		e := historytest.Experiment([]int{256, 512, 1024, 2048}, v)
+		e.Model = &schema.Model{Name: "tiny", Layers: schema.Layers{Full: 1}, KV: schema.KV{GQA: &schema.GQA{Heads: 8, HeadDim: 64}}, DType: "bf16"}
+		return e
+	}
+	same := func(*schema.Variant) {}
+	there := func(v *schema.Variant) { v.URL, v.TP = "http://10.0.0.7:8000", 0 }
 	for name, c := range map[string]struct {
-		said   map[string]any
-		bytes  float64
-		doubts string
+		variant func(*schema.Variant)
+		said    map[string]any
+		bytes   float64 // 0: not known
+		dp      float64
+		doubts  string
 	}{
-		"silent":        {map[string]any{"kv_dtype": "auto"}, 2 * 4 * 64 * 2, ""},
-		"agrees":        {map[string]any{"tp": json.Number("2"), "kv_dtype": "bfloat16"}, 2 * 4 * 64 * 2, ""},
-		"differs":       {map[string]any{"tp": int64(4), "kv_dtype": "fp8_e4m3"}, 2 * 2 * 64, "kv_dtype,tp"},
-		"may speculate": {map[string]any{"kv_dtype": "auto"}, 0, ""},
-		"says more":     {map[string]any{"dcp": int64(2)}, 2 * 4 * 64 * 2 / 2, ""},
+		"silent":               {same, map[string]any{"kv_dtype": "auto"}, 2 * 4 * 64 * 2, 1, ""},
+		"may speculate":        {same, map[string]any{"kv_dtype": "auto"}, 0, 1, ""},
+		"agrees":               {same, map[string]any{"tp": json.Number("2"), "kv_dtype": "bfloat16"}, 2 * 4 * 64 * 2, 1, ""},
+		"differs":              {same, map[string]any{"tp": int64(4), "kv_dtype": "fp8_e4m3"}, 2 * 2 * 64, 1, "kv_dtype,tp"},
+		"splits the context":   {same, map[string]any{"dcp": int64(2)}, 2 * 4 * 64 * 2 / 2, 1, ""},
+		"has replicas":         {same, map[string]any{"dp": int64(8)}, 2 * 4 * 64 * 2, 8, ""},
+		"a type of no size":    {same, map[string]any{"kv_dtype": "fp8_ds_mla"}, 0, 1, "kv_dtype"},
+		"a quantised cache":    {func(v *schema.Variant) { v.Args = map[string]any{"cache-type-k": "q8_0"} }, map[string]any{}, 0, 1, "kv_dtype"},
+		"another type, asked":  {func(v *schema.Variant) { v.Args = map[string]any{"cache-type-k": "f32"} }, map[string]any{}, 2 * 4 * 64 * 4, 1, ""},
+		"there, and tells":     {there, map[string]any{"tp": int64(2)}, 2 * 4 * 64 * 2, 1, ""},
+		"there, and tells not": {there, map[string]any{}, 0, 1, ""},
 	} {
-		r := historytest.New(exp)
+		r := historytest.New(exp(c.variant))
 		life := r.Launch("v")
 		d := r.History.Life(life).Deployment
 		if name != "may speculate" {
@@ -407,6 +422,13 @@ func TestSharding(t *testing.T) {
 		fits := Derive(r.ID, r.History, nil).Fits
 		if len(fits) == 0 || (fits[0].KVBytes == nil) != (c.bytes == 0) || c.bytes != 0 && *fits[0].KVBytes != c.bytes || fits[0].KVDoubts != c.doubts {
 			t.Errorf("%s: fits %+v, want %g bytes and %q", name, fits, c.bytes, c.doubts)
+			continue
+		}
+		if c.bytes == 0 {
+			continue
+		}
+		if want := 1e-9 / c.dp * c.bytes / *fits[0].Beta; *fits[0].KVStream < 0.999*want || *fits[0].KVStream > 1.001*want {
+			t.Errorf("%s: %g GB/s, want %g", name, *fits[0].KVStream, want)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (s *Server) sglangInfo() map[string]any {
 	}
 	return map[string]any{
 		"version": "0.0.standin", "attention_backend": "triton", "decode_attention_backend": nil, "page_size": s.script.Cache.Block,
-		"kv_cache_dtype": "auto", "tp_size": 1, "speculative_algorithm": spec, "api_key": s.script.Key, "context_length": s.script.Limit,
+		"kv_cache_dtype": "auto", "tp_size": 1, "dp_size": 1, "speculative_algorithm": spec, "api_key": s.script.Key, "context_length": s.script.Limit,
 		"disable_radix_cache": s.script.Cache.Off, "max_total_num_tokens": 4 * s.script.Limit,
 		"internal_states": []any{map[string]any{"memory_usage": map[string]any{"token_capacity": 4 * s.script.Limit}}},
 	}

@@ -107,6 +107,9 @@ func (r *Run) Launch(variant string) (life string) {
 	r.step(d)
 	d.State, d.LoadS = "ready", ptr(1.5)
 	d.Effective = map[string]any{"version": "1.0.0", "page_size": int64(16), "speculative": false, "exact_length": true, "cached_count": true}
+	if v.URL != "" {
+		d.Effective["tp"] = int64(1)
+	}
 	r.step(d)
 	for i, leg := range []string{"cold", "again", "flushed"} {
 		context := r.shortest(variant)

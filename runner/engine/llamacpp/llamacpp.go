@@ -151,7 +151,7 @@ type props struct {
 }
 
 // Info implements engine.Engine. llama-server reports neither its attention
-// kernel nor its KV type.
+// kernel nor its KV type, and not whether its slots share one pool of KV cells.
 func (Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (engine.Info, error) {
 	var p props
 	if _, err := c.Do(ctx, engine.AskWithin, http.MethodGet, "/props", nil, &p); err != nil {
@@ -165,9 +165,7 @@ func (Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (eng
 		Version:       p.Build,
 		Model:         models.Model(v),
 		ContextLimit:  p.Defaults.NCtx,
-		KVPoolTokens:  int64(p.Defaults.NCtx) * int64(p.TotalSlots),
 		Slots:         p.TotalSlots,
-		TP:            1,
 		TokenIDs:      true,
 		ExactLength:   true,
 		CachedCount:   true,

@@ -187,11 +187,16 @@ func (e Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (e
 		PageSize:      int(whole("page_size")),
 		KVDType:       text("kv_cache_dtype"),
 		TP:            int(whole("tp_size")),
+		DP:            int(whole("dp_size")),
+		DCP:           int(whole("dcp_size", "decode_context_parallel_size")),
 		TokenIDs:      true,
 		ExactLength:   true,
 		CachedCount:   true,
 		EngineDefault: !off,
 		Settings:      flat,
+	}
+	if shared, _ := flat["enable_dp_attention"].(bool); shared && info.DP > 1 { // attention is split over what is left of tp
+		info.TP = max(info.TP/info.DP, 1)
 	}
 	if algorithm, says := settings["speculative_algorithm"]; says {
 		speculates := algorithm != nil && algorithm != ""

@@ -148,7 +148,8 @@ func (e Engine) Info(ctx context.Context, c *engine.Client, v schema.Variant) (e
 		}
 	}
 	info.Backend, _ = info.Settings["attention_config.backend"].(string)
-	info.TP = int(whole(fmt.Sprint(info.Settings["parallel_config.tensor_parallel_size"])))
+	parallel := func(name string) int { return int(whole(fmt.Sprint(info.Settings["parallel_config."+name]))) }
+	info.TP, info.DP, info.DCP = parallel("tensor_parallel_size"), parallel("data_parallel_size"), parallel("decode_context_parallel_size")
 
 	if m, err := scrape(ctx, c); err == nil {
 		for k, v := range m.cache {
