@@ -160,10 +160,6 @@ func (a *Agent) drift(ctx context.Context, l *life, p *history.Point) error {
 // recorded, and err is errDead where the server went with it.
 func (a *Agent) pair(ctx context.Context, l *life, p *history.Point, role string, na, nb int) (ok bool, err error) {
 	repeat, attempt := p.Next(role)
-	watched, err := a.watch(ctx, l, p, role, repeat)
-	if err != nil {
-		return false, err
-	}
 	m := a.Order.Plan.Method
 	pair := method.Pair{
 		DeploymentID: l.id, Point: p.Point, Role: role, Repeat: repeat, Attempt: attempt, Legs: method.Legs(m.Budgets(na, nb)),
@@ -178,6 +174,10 @@ func (a *Agent) pair(ctx context.Context, l *life, p *history.Point, role string
 		}
 	case m.Stream != nil:
 		pair.Descending = false
+	}
+	watched, err := a.watch(ctx, l, p, role, repeat)
+	if err != nil {
+		return false, err
 	}
 	failed, err := method.Measure(ctx, l, pair, a)
 	if err = errors.Join(err, watched()); err != nil || failed == nil {

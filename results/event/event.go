@@ -147,7 +147,7 @@ type Probe struct {
 	FlushRatio *float64 `json:"flush_ratio,omitempty"` // TTFT after the flush over the cold one
 	HitCached  *int64   `json:"hit_cached,omitempty"`  // cached tokens reported for the repetition
 	Flushed    *int64   `json:"flushed_cached,omitempty"`
-	Template   int64    `json:"template_tokens"`        // cached tokens reported for unrelated prompts: a common prefix
+	Template   int64    `json:"template_tokens"`        // what a cold prompt may report as cached: a prefix common to all; 0: nothing, or nothing is reported
 	Proven     string   `json:"flush_proven,omitempty"` // yes | no | unknown
 }
 

@@ -345,6 +345,7 @@ func (p *Point) of(role string) []*Pair {
 
 func (pr *Pair) judge(r stat.Rules) {
 	pr.Pair, pr.judged = stat.NewPair(pr.A, pr.B, r, pr.mid...), true
+	pr.Pair.Order = cmp.Or(pr.LegOrder, pr.Pair.Order) // what ran first is on record
 	if (!pr.ended || pr.Status == event.RepeatCancelled) && !pr.Pair.Interrupted() {
 		// Both legs are there, but not the word that the pair was whole.
 		pr.Pair.Reasons = append(pr.Pair.Reasons, stat.Finding{Code: stat.Cancelled, Detail: "interrupted before the pair was recorded as complete"})

@@ -282,8 +282,8 @@ func (pt *Point) collectDoubts(v Values, valid []*Pair) {
 	if v.Main.Disagree && pt.Status == OK {
 		doubt(MedianDisagrees, "mean %.4g and median %.4g s per token", *v.Main.Mean, *v.Main.Median)
 	}
-	if o := v.SPerTokServer; apart(v.SPerTok, o) {
-		doubt(SecondOpinion, "%.4g s per token, %.4g by the server's own timings", *v.SPerTok.Mean, *o.Mean)
+	if o := v.SPerTokServer; apart(v.Main, o) {
+		doubt(SecondOpinion, "%.4g s per token, %.4g by the server's own timings", *v.Main.Mean, *o.Mean)
 	}
 	if p, found := lackOfFit(valid); found {
 		doubt(LackOfFit, "the times of %d budgets do not lie on a line (p = %.2g)", 2+len(valid[0].Mid), p)

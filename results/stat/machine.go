@@ -100,6 +100,7 @@ func NewMachine(spans []Span, powerW float64) Machine {
 	ours := serversGPUs(spans)
 	gpus := map[int]*track{}
 	var mhz, watts, caps, degrees []float64
+	told := true // by every GPU in every reading
 	for _, s := range spans {
 		for i, t := range s {
 			for _, g := range t.GPUs {
@@ -117,9 +118,7 @@ func NewMachine(spans []Span, powerW float64) Machine {
 					mhz = with(mhz, g.SMClockMHz)
 				}
 				watts, caps, degrees = with(watts, g.PowerW), with(caps, g.PowerLimitW), with(degrees, g.Temperature)
-				if g.ThrottleReasons != nil {
-					m.ThrottleReasons = []string{}
-				}
+				told = told && g.ThrottleReasons != nil
 			}
 		}
 	}
@@ -136,9 +135,12 @@ func NewMachine(spans []Span, powerW float64) Machine {
 			m.doubt(Throttled, "GPU %d was held back: %s", index, strings.Join(limits, ", "))
 		}
 	}
-	if len(m.ThrottleReasons) > 0 {
+	switch {
+	case len(m.ThrottleReasons) > 0:
 		slices.Sort(m.ThrottleReasons)
 		m.ThrottleReasons = slices.Compact(m.ThrottleReasons)
+	case told && len(gpus) > 0:
+		m.ThrottleReasons = []string{}
 	}
 	for _, index := range slices.Sorted(maps.Keys(gpus)) {
 		if k := gpus[index]; k.least < (1-clockFall)*k.first {

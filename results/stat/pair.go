@@ -22,7 +22,7 @@ type Rules struct {
 	Page        int64        // tokens of one block of the prefix cache; below 1: one token
 
 	// Speculative says whether a forward pass can yield several tokens, as the
-	// server reports; nil: it does not.
+	// server reports; nil: it reports nothing of that.
 	Speculative *bool
 }
 
@@ -110,7 +110,7 @@ type Pair struct {
 	TPOTS            *float64 // of leg b: (t − TTFT)/(n − 1)
 	ITLS             *float64 // of leg b: median gap between two tokens; tokens of one chunk share its gap
 	SPerTokStream    *float64 // of leg b: time from first to last chunk / tokens after the first; of several requests c / window rate
-	DecodeStreamTokS *float64 // of leg b: tokens after the first chunk / time from first to last chunk
+	DecodeStreamTokS *float64 // 1/SPerTokStream
 	SPerTokServer    *float64 // of leg b, by the engine's own timings
 }
 
@@ -175,6 +175,9 @@ func NewPair(a, b []event.Sample, r Rules, mid ...[]event.Sample) Pair {
 	whole := !slices.ContainsFunc(legs, func(l leg) bool { return len(l.samples) < r.requests() })
 	if whole {
 		p.measure(legs[len(legs)-1].samples, r)
+		if p.Main == nil && p.Valid() {
+			p.reason(BadTime, "times and counts give no finite figure")
+		}
 	}
 	return p
 }
@@ -534,6 +537,7 @@ func (p *Pair) measure(b []event.Sample, r Rules) {
 	p.measureStream(b, r)
 	if r.requests() > 1 {
 		p.SPerTokStream = p.window(b, r)
+		p.DecodeStreamTokS = perSecond(1, p.SPerTokStream)
 	}
 	switch {
 	case r.Method == schema.MethodStream:
@@ -572,8 +576,8 @@ func (p *Pair) measure(b []event.Sample, r Rules) {
 	}
 }
 
-// ascending are the legs as the slope goes through them.
-func (p *Pair) ascending() []Leg {
+// Legs are those that the slope goes through, ascending by tokens.
+func (p *Pair) Legs() []Leg {
 	return append(append([]Leg{p.A}, p.Mid...), p.B)
 }
 
@@ -599,7 +603,7 @@ func (p *Pair) slope() *float64 {
 // line is the legs' tokens and times; nil where one lacks them or the tokens do
 // not grow.
 func (p *Pair) line() (tokens, times []float64) {
-	for i, l := range p.ascending() {
+	for i, l := range p.Legs() {
 		if l.TimeS == nil || l.Tokens == nil || i > 0 && *l.Tokens <= tokens[i-1] {
 			return nil, nil
 		}
@@ -657,17 +661,21 @@ func (p *Pair) doubtFewSteps(steps int, tokens *float64) {
 // gives for one token, which comes out of the prefill pass. Where leg a is that
 // one token and there is no leg between, no slope is needed.
 func (p *Pair) measurePrefill(c float64) {
+	slope := p.SPerTok
+	if p.MakespanSPerTok != nil { // of several requests: the line that goes through their makespans
+		slope = p.MakespanSPerTok
+	}
 	switch tokens, times := p.line(); {
 	case p.A.TimeS == nil || p.A.Tokens == nil:
 		return
 	case *p.A.Tokens == 1 && len(p.Mid) == 0:
 		p.PrefillS = finite(*p.A.TimeS)
-	case p.SPerTok == nil:
+	case slope == nil:
 		return
 	case len(p.Mid) == 0:
-		p.PrefillS = finite(*p.A.TimeS - (*p.A.Tokens-1)**p.SPerTok)
+		p.PrefillS = finite(*p.A.TimeS - (*p.A.Tokens-1)**slope)
 	case tokens != nil:
-		p.PrefillS = finite(mean(times) - (mean(tokens)-1)**p.SPerTok)
+		p.PrefillS = finite(mean(times) - (mean(tokens)-1)**slope)
 	}
 	if p.A.PromptTokens != nil && positive(p.B.PromptTokens) != nil && math.Abs(*p.A.PromptTokens-*p.B.PromptTokens) <= nonceSpread {
 		p.PrefillTokS = perSecond(c**p.A.PromptTokens, p.PrefillS)

@@ -13,7 +13,7 @@ const (
 	// CacheSuspected: no cached count is reported, no nonce and flush of all legs
 	// stand in for it, and one leg's time to first token is below 0.6 of its
 	// sibling's; or the legs' prompt counts disagree by more than a nonce can
-	// explain.
+	// explain, or only one leg has one.
 	CacheSuspected Code = "cache_suspected"
 	// CacheNotFlushed: no nonce keeps the prompts apart, and the probe saw that
 	// the prefix cache is not emptied, or nothing shows that it was.

@@ -59,7 +59,8 @@ func (r Rules) held(s event.Sample) bool {
 	return s.ChunkS[1] == s.ChunkS[0] || s.ChunkS[n-2] == s.ChunkS[n-1] || float64(reads(s)) < heldReads*float64(n)
 }
 
-// pieceIsStep tells whether each piece of a stream is at least a step.
+// pieceIsStep tells whether each piece of a stream is at least a step. Of a server that
+// says nothing of speculation that is taken to be so: it makes doubts, and no figure.
 func (r Rules) pieceIsStep(s event.Sample) bool {
 	if r.Speculative == nil || !*r.Speculative {
 		return true

@@ -156,12 +156,14 @@ func (d *deriver) deployments() []DeploymentRow {
 		}
 		if m := l.Limits; m != nil {
 			r.LimitConnectS, r.LimitFirstS, r.LimitTotalS, r.LimitNoTokenS, r.LimitPerTokenS = &m.ConnectS, m.FirstTokenS, m.TotalS, &m.NoTokenS, &m.NoTokenPerPromptTokenS
+			r.LimitTokenS = &m.NoTokenPerTokenS
 		}
 		if p, ratio := l.Drift(); p != nil {
 			r.DriftPoint, r.DriftRatio = p.Key, ratio
 		}
 		if l.Probe != nil {
 			r.ProbeHitRatio, r.ProbeFlush, r.FlushProven = l.Probe.HitRatio, l.Probe.FlushRatio, l.Probe.Proven
+			r.ProbeHitCached, r.ProbeFlushed, r.ProbeTemplate = l.Probe.HitCached, l.Probe.Flushed, &l.Probe.Template
 		}
 		if l.Ended {
 			r.Expected = &l.Expected
@@ -189,7 +191,7 @@ func (d *deriver) samples() []SampleRow {
 		r := SampleRow{
 			runKey: d.id, DeploymentID: s.DeploymentID, Role: s.Role, Repeat: int64(s.Repeat), Attempt: int64(s.Attempt), Leg: s.Leg, Slot: int64(s.Slot), Second: s.Second,
 			StartedAt: s.Start, OffsetS: s.OffsetS, TokensRequested: positive(int64(s.TokensRequested)), PromptTokens: s.PromptTokens, CompletionTokens: s.CompletionTokens,
-			CachedTokens: s.CachedTokens, Steps: s.Steps, Retractions: s.Retractions, HeaderS: s.HeaderS, TTFTS: s.TTFTS,
+			CachedTokens: s.CachedTokens, LoadS: s.LoadS, Steps: s.Steps, Retractions: s.Retractions, HeaderS: s.HeaderS, TTFTS: s.TTFTS,
 			Streamed: s.Streamed, Buffered: s.Buffered, ServerTotalS: s.ServerTotalS, ServerPrefillS: s.ServerPrefillS, ServerDecode: s.ServerDecodeSPerTok,
 			ChunkS: s.ChunkS, ChunkTokens: s.ChunkTokens, Finish: s.Finish, OutputSHA256: s.OutputSHA256, HTTPStatus: positive(int64(s.HTTPStatus)),
 			FailureKind: s.Error, Limit: s.Limit, Transport: s.Transport, Detail: s.Detail, Notes: strings.Join(s.Notes, "\n"),
@@ -323,8 +325,8 @@ func cachedMax(p *history.Point, all bool) *int64 {
 		if !all && !pr.Valid() {
 			continue
 		}
-		for _, c := range []*int64{pr.Pair.A.CachedTokens, pr.Pair.B.CachedTokens} {
-			if c != nil && (most == nil || *c > *most) {
+		for _, l := range pr.Pair.Legs() {
+			if c := l.CachedTokens; c != nil && (most == nil || *c > *most) {
 				most = c
 			}
 		}

@@ -45,7 +45,7 @@ type RunRow struct {
 	Unresolved  int64     `col:"points_unresolved" doc:"points whose clean pairs do not resolve an answer"`
 	Invalid     int64     `col:"points_invalid" doc:"points with too many invalid pairs"`
 	Failed      int64     `col:"points_failed" doc:"points that ended in a failure"`
-	Skipped     int64     `col:"points_skipped" doc:"points not tried because of another's failure or the budget"`
+	Skipped     int64     `col:"points_skipped" doc:"points not tried because of another's failure, the budget, or want of room on the server"`
 	Pending     int64     `col:"points_pending" doc:"points not measured yet"`
 	Hostname    string    `col:"hostname" doc:"name of the machine"`
 	CPU         string    `col:"cpu" doc:"CPU model"`
@@ -76,6 +76,7 @@ type DeploymentRow struct {
 	LimitTotalS    *float64  `col:"limit_total_s" unit:"s" doc:"limit in force on a whole request; null: none"`
 	LimitNoTokenS  *float64  `col:"limit_no_token_s" unit:"s" doc:"limit in force on going without a new token, at a prompt of no length"`
 	LimitPerTokenS *float64  `col:"limit_no_token_s_per_prompt_tok" unit:"s/tok" doc:"what each prompt token adds to that limit"`
+	LimitTokenS    *float64  `col:"limit_no_token_s_per_tok" unit:"s/tok" doc:"what each token asked for adds to it where answers do not stream"`
 	Ready          bool      `col:"ready" doc:"whether the expected model answered a token"`
 	LoadS          *float64  `col:"load_s" unit:"s" doc:"launch to the first answered token"`
 	LifeS          *float64  `col:"life_s" unit:"s" doc:"launch to end"`
@@ -86,6 +87,9 @@ type DeploymentRow struct {
 	KVPoolTokens   *int64    `col:"kv_pool_tokens" unit:"token" doc:"size of the KV pool, as the server reports it"`
 	ContextLimit   *int64    `col:"context_limit" unit:"token" doc:"prompt and answer together, as the server reports it"`
 	ProbeHitRatio  *float64  `col:"probe_hit_ratio" doc:"cache probe: TTFT of a repeated prompt over the cold one"`
+	ProbeHitCached *int64    `col:"probe_hit_cached_tokens" unit:"token" doc:"cache probe: cached tokens that the server reports for a repeated prompt; null: none reported"`
+	ProbeFlushed   *int64    `col:"probe_flushed_cached_tokens" unit:"token" doc:"cache probe: the same after a flush"`
+	ProbeTemplate  *int64    `col:"probe_template_tokens" unit:"token" doc:"cached tokens that a cold prompt may report: a prefix that all share"`
 	ProbeFlush     *float64  `col:"probe_flush_ratio" doc:"cache probe: TTFT after a flush over the cold one"`
 	FlushProven    string    `col:"flush_proven" doc:"yes, no or unknown: whether a flush makes a repeated prompt cold"`
 	DriftPoint     string    `col:"drift_point_key" doc:"point that was measured once more at the end: the first one of this life"`
@@ -105,10 +109,10 @@ type SampleRow struct {
 	runKey
 	pointKey
 	DeploymentID string    `col:"deployment_id" doc:"the server's life in which it ran"`
-	Role         string    `col:"role" doc:"measure, warmup, pilot, probe, settle, gate or drift; only measure enters estimates"`
+	Role         string    `col:"role" doc:"measure, warmup, pilot, probe, settle, gate, drift, prime or cold; only measure enters estimates, and cold (a two-point pair beside decode_at_depth) confirms or refuses them"`
 	Repeat       int64     `col:"repeat" doc:"pair number within the point and role, from 1; settle: number of the request within the deployment and point; probe: 1 to 3"`
 	Attempt      int64     `col:"attempt" doc:"1, or more where an earlier attempt was torn"`
-	Leg          string    `col:"leg" doc:"a or b; cold, again, flushed in the cache probe"`
+	Leg          string    `col:"leg" doc:"a or b, of multi_point m1, m2, … between them; cold, again, flushed in the cache probe; needle@0.5, agree1, … of a gate"`
 	Slot         int64     `col:"slot" doc:"0 to concurrency-1"`
 	Second       bool      `col:"second" doc:"whether the leg ran second in its pair"`
 	StartedAt    time.Time `col:"started_at" doc:"UTC wall clock; durations come from a monotonic clock"`
@@ -116,6 +120,7 @@ type SampleRow struct {
 	TokensRequested  *int64   `col:"tokens_requested" unit:"token" doc:"generated tokens asked for"`
 	PromptTokens     *int64   `col:"prompt_tokens" unit:"token" doc:"prompt tokens the server counted; null: not reported"`
 	CompletionTokens *int64   `col:"completion_tokens" unit:"token" doc:"generated tokens the server counted; null: not reported"`
+	LoadS            *float64 `col:"load_s" unit:"s" doc:"what of the request was spent loading the model, as the server reports it"`
 	CachedTokens     *int64   `col:"cached_tokens" unit:"token" doc:"prompt tokens taken from the prefix cache; null: not reported, which is not 0"`
 	Steps            *int64   `col:"steps" doc:"forward passes of decode, where reported"`
 	Retractions      *int64   `col:"retractions" doc:"times the server took the request back, where reported"`

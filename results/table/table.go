@@ -52,7 +52,7 @@ var Abouts = []About{
 	{"fits", "one line over context through the ok points of a variant; none with fewer than four", []string{"run_id", "variant_id", "concurrency", "quantity"}},
 	{"claims", "one published figure or statement with its verdict", []string{"run_id", "claim_id"}},
 	{"settings", "one setting of a variant, as asked for or as the server says", []string{"run_id", "variant", "name", "source"}},
-	{"telemetry", "what one reading of the sensors says of the host or of one GPU, made when no timed request ran", []string{"run_id", "order_id", "seq", "device"}},
+	{"telemetry", "what one reading of the sensors says of the host or of one GPU, never in a request that enters a figure", []string{"run_id", "order_id", "seq", "device"}},
 	{"columns", "one column of these tables", []string{"run_id", "table", "column"}},
 }
 

@@ -2,6 +2,8 @@ package table
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +21,7 @@ type TelemetryRow struct {
 	Variant      string    `col:"variant" doc:"name of the server configuration"`
 	PointID      string    `col:"point_id" doc:"point of the pair around which it was made; null before a launch"`
 	PointKey     string    `col:"point_key" doc:"readable name of that point"`
-	Role         string    `col:"role" doc:"role of that pair: measure, warmup, pilot or drift"`
+	Role         string    `col:"role" doc:"role of that pair: measure, warmup, pilot, drift or cold"`
 	Repeat       *int64    `col:"repeat" doc:"number of that pair"`
 	Moment       string    `col:"moment" doc:"launch (just before), before, during or after the pair; during only in pairs that enter no estimate"`
 
@@ -118,15 +120,9 @@ func (d *deriver) powerLimit(variant string) any {
 	if len(limits) == 0 {
 		return nil
 	}
-	first, equal := 0.0, true
-	for _, w := range limits {
-		if first == 0 {
-			first = w
-		}
-		equal = equal && w == first
-	}
-	if equal {
-		return first
+	watts := slices.Sorted(maps.Values(limits))
+	if least := watts[0]; least == watts[len(watts)-1] {
+		return least
 	}
 	return limits
 }

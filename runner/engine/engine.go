@@ -92,7 +92,7 @@ type Info struct {
 	Backend       string // attention backend in use
 	PageSize      int
 	KVDType       string
-	TP, DP, DCP   int // tensor, data and decode-context parallelism; TP is that of attention
+	TP, DP, DCP   int            // tensor, data and decode-context parallelism; TP is that of attention
 	Speculative   *bool          // a forward pass can yield several tokens; nil: not reported
 	TokenIDs      bool           // takes prompts as token ids
 	ExactLength   bool           // can be made to generate exactly the number asked for

@@ -128,6 +128,30 @@ func NotYet(err error) error {
 	return fmt.Errorf("%w: %w", ErrNotYet, err)
 }
 
+// maxReportedS is the longest time in seconds that a server is believed.
+const maxReportedS = 1e9
+
+// Seconds is a time that a server reports in units of which so many are a second;
+// nil where it reports none, or one that is not positive.
+func Seconds(reported *float64, perSecond float64) *float64 {
+	if reported == nil || !(*reported > 0) || *reported > maxReportedS*perSecond {
+		return nil
+	}
+	s := *reported / perSecond
+	return &s
+}
+
+// PerToken is a server's own decode time over the steps that it spans: those after
+// the first of tokens, which the prompt's last batch yields. It is nil for a single
+// token.
+func PerToken(decodeS *float64, tokens *int64) *float64 {
+	if decodeS == nil || tokens == nil || *tokens < 2 {
+		return nil
+	}
+	s := *decodeS / float64(*tokens-1)
+	return &s
+}
+
 // Bounds on what Flat keeps.
 const (
 	maxSettings = 1000

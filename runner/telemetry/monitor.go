@@ -18,9 +18,9 @@ const (
 )
 
 // Monitor reads the machine's sensors around the requests of one agent, and
-// tells whose the processes on its GPUs are. It is read from one goroutine, when
-// no timed request runs: nvidia-smi takes CPU time and the driver's lock, so
-// that a reading in a request would be in its time. A reading at the end of a
+// tells whose the processes on its GPUs are. It is read from one goroutine at a
+// time, and never in a request that enters a figure: nvidia-smi takes CPU time and
+// the driver's lock, so that a reading would be in its time. A reading at the end of a
 // leg still finds the clocks of the load, and throttling within a leg is in the
 // driver's counters, where it has them.
 //

@@ -134,7 +134,10 @@ func (e Engine) Ready(ctx context.Context, c *engine.Client, v schema.Variant) e
 		var answer reply
 		_, err := c.Do(ctx, engine.TokenWithin, http.MethodPost, "/completion",
 			completion{Prompt: []int32{0}, NPredict: 1, IgnoreEOS: true, CachePrompt: new(bool)}, &answer)
-		return answer.Predicted, err
+		if answer.Predicted == nil {
+			return 0, err
+		}
+		return *answer.Predicted, err
 	})
 }
 
@@ -209,7 +212,7 @@ type reply struct {
 	Tokens    []int32         `json:"tokens"`
 	Stop      bool            `json:"stop"`
 	StopType  string          `json:"stop_type"`
-	Predicted int64           `json:"tokens_predicted"`
+	Predicted *int64          `json:"tokens_predicted"`
 	Evaluated *int64          `json:"tokens_evaluated"`
 	Truncated bool            `json:"truncated"`
 	Error     json.RawMessage `json:"error"`
@@ -241,10 +244,7 @@ func (m *reply) pull(data []byte) bool {
 		case "stop_type":
 			r.String(&m.StopType)
 		case "tokens_predicted":
-			if n := &m.Predicted; !r.Null() {
-				r.Int(&n)
-				m.Predicted = *n
-			}
+			r.Int(&m.Predicted)
 		case "tokens_evaluated":
 			r.Int(&m.Evaluated)
 		case "truncated":
@@ -293,15 +293,19 @@ func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 	// The count says how many tokens are new: none in the last event of a stream
 	// and in a progress report (which has an id nonetheless), several where text
 	// was held back for being an incomplete character. Of those only one id comes.
-	part := engine.Part{Done: m.Stop, Tokens: int(max(0, m.Predicted-p.counted))}
+	counted := p.counted
+	if n := m.Predicted; n != nil {
+		counted = max(counted, *n)
+	}
+	part := engine.Part{Done: m.Stop, Tokens: int(counted - p.counted)}
 	if part.Tokens > 0 {
 		part.IDs, part.Text = m.Tokens, m.Content
 	}
-	p.counted = max(p.counted, m.Predicted)
+	p.counted = counted
 	if !m.Stop {
 		return part, nil
 	}
-	engine.Count(&s.CompletionTokens, &m.Predicted)
+	engine.Count(&s.CompletionTokens, m.Predicted)
 	engine.Count(&s.PromptTokens, m.Evaluated)
 	part.Finish = map[string]string{"limit": "length", "eos": "stop", "word": "stop"}[m.StopType]
 	if m.Truncated {
@@ -313,16 +317,8 @@ func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 			whole := *t.CacheN + *t.PromptN
 			engine.Count(&s.PromptTokens, &whole)
 		}
-		if t.PromptMs != nil {
-			prefill := *t.PromptMs / 1e3
-			s.ServerPrefillS = &prefill
-		}
-		// predicted_ms begins when the first token, which the prompt's last batch
-		// yields, has been sampled: it spans predicted_n − 1 steps.
-		if t.PredictedMs != nil && t.PredictedN != nil && *t.PredictedN > 1 {
-			per := *t.PredictedMs / 1e3 / float64(*t.PredictedN-1)
-			s.ServerDecodeSPerTok = &per
-		}
+		s.ServerPrefillS = engine.Seconds(t.PromptMs, 1e3)
+		s.ServerDecodeSPerTok = engine.PerToken(engine.Seconds(t.PredictedMs, 1e3), t.PredictedN) // predicted_ms begins when the first token has been sampled
 		if t.DraftN != nil && t.AcceptedN != nil && t.PredictedN != nil {
 			steps := *t.PredictedN - 1 - *t.AcceptedN // a step yields one token and the accepted ones
 			engine.Count(&s.Steps, &steps)

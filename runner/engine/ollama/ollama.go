@@ -362,10 +362,7 @@ func (p *parser) parse(data []byte, s *event.Sample) (engine.Part, error) {
 	}
 	// eval_duration begins when the first token, which the prompt yields, is there:
 	// it spans eval_count − 1 steps, and is left out of an answer of one token.
-	if d := seconds(m.EvalNs); d != nil && m.EvalN != nil && *m.EvalN > 1 {
-		per := *d / float64(*m.EvalN-1)
-		s.ServerDecodeSPerTok = &per
-	}
+	s.ServerDecodeSPerTok = engine.PerToken(seconds(m.EvalNs), m.EvalN)
 	return part, nil
 }
 

@@ -203,24 +203,13 @@ type request struct {
 
 // times keeps the engine's own times of a request.
 func (r request) times(s *event.Sample) {
-	seconds := func(ms *float64) *float64 {
-		if ms == nil || !(*ms >= 0) || *ms > 1e12 {
-			return nil
+	first, decode := engine.Seconds(r.FirstTokenMs, 1e3), engine.Seconds(r.DecodeMs, 1e3)
+	s.ServerPrefillS = first
+	s.ServerDecodeSPerTok = engine.PerToken(decode, s.CompletionTokens)
+	if q := r.QueueMs; first != nil && decode != nil && q != nil && *q >= 0 { // nothing need be in the queue
+		if total := *q/1e3 + *first + *decode; total < 1e9 {
+			s.ServerTotalS = &total
 		}
-		x := *ms / 1e3
-		return &x
-	}
-	first, decode, queue := seconds(r.FirstTokenMs), seconds(r.DecodeMs), seconds(r.QueueMs)
-	if first != nil && *first > 0 {
-		s.ServerPrefillS = first
-	}
-	if n := s.CompletionTokens; decode != nil && *decode > 0 && n != nil && *n > 1 {
-		per := *decode / float64(*n-1)
-		s.ServerDecodeSPerTok = &per
-	}
-	if first != nil && decode != nil && queue != nil {
-		total := *queue + *first + *decode
-		s.ServerTotalS = &total
 	}
 }
 
