@@ -450,6 +450,9 @@ func (s *session) measure(ctx context.Context) (err error) {
 	if err = errors.Join(err, tablesErr); err != nil {
 		return exit(ExitTrouble, "%w\nthe run is in %s; \"twopoint resume %s\" goes on with it", err, s.dir, s.ref(s.dir))
 	}
+	if _, err := s.page(s.dir, tables, ""); err != nil {
+		return exit(ExitTrouble, "write the page of the run: %w\nits tables are whole; \"twopoint report %s\" tries again", err, s.ref(s.dir))
+	}
 	verdict := s.verdict(reason, tables)
 	if s.json {
 		b, _ := json.Marshal(map[string]any{"type": "result", "run_id": s.dir.ID(), "folder": string(s.dir), "reason": reason, "exit": codeOf(verdict)})

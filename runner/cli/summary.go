@@ -2,11 +2,14 @@ package cli
 
 import (
 	"fmt"
+	"os"
+	"runtime"
 
 	"twopoint/results/report"
 	"twopoint/results/run"
 	"twopoint/results/stat"
 	"twopoint/results/table"
+	"twopoint/runner/deploy"
 )
 
 // summary prints what a run says: one sentence that answers, the table, the
@@ -62,9 +65,21 @@ func pointTable(points []table.PointRow) string {
 	return columns(withoutEmpty(rows))
 }
 
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 func nextCommands(ref string, dir run.Dir, t *table.Tables) []string {
 	r := t.Runs[0]
 	out := []string{"twopoint show " + ref}
+	if page := dir.Path(pageName); exists(page) {
+		opener := "xdg-open"
+		if runtime.GOOS == "darwin" {
+			opener = "open"
+		}
+		out = append(out, opener+" "+deploy.Quote([]string{page}))
+	}
 	if len(t.Claims) > 0 {
 		out = append(out, "twopoint check "+ref)
 	}
