@@ -56,6 +56,7 @@ type preserve struct {
 var preserves = []preserve{
 	{"github.com/apache/arrow-go", []string{"results/table"}, "one package writes tables; 30 MB of Arrow stay out of all others"},
 	{"cuelang.org/go", []string{"schema/load"}, "one package evaluates CUE and returns plain Go values"},
+	{"github.com/yuin/goldmark", []string{"results/report"}, "one package makes pages"},
 	{"github.com/spf13/cobra", []string{"runner/cli"}, "stages know no command line"},
 	{"github.com/spf13/pflag", []string{"runner/cli", "runner/serve"}, "stages know no command line"},
 	{"net/http", []string{"runner/engine/...", "runner/serve", "runner/target/...", "test/..."}, "deployments know no HTTP, and neither do methods"},

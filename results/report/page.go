@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/yuin/goldmark"
+
 	"twopoint/results/claim"
 	"twopoint/results/stat"
 	"twopoint/results/table"
@@ -35,6 +37,7 @@ type page struct {
 	Run             table.RunRow
 	Folder          string
 	Answer          []string
+	Story           template.HTML
 	Doubts          []string
 	Claims          []table.ClaimRow
 	ClaimCount      string
@@ -67,12 +70,21 @@ type setting struct{ Variant, Name, Requested, Effective string }
 
 // Page writes a run as one HTML file that needs nothing else: no network, no other
 // file. What servers said is text in it and nothing more. folder is where the run's
-// tables are, spec the files that it was planned from.
-func Page(w io.Writer, t *table.Tables, folder string, spec []File) error {
+// tables are, story what a person wrote about the experiment (Markdown, its title
+// left out), spec the files that it was planned from.
+func Page(w io.Writer, t *table.Tables, folder, story string, spec []File) error {
 	p := page{
 		Run: t.Runs[0], Folder: folder, Answer: Answer(t), Doubts: Doubts(t), Claims: t.Claims, ClaimCount: ClaimCount(t.Claims),
 		Fits: t.Fits, Deployments: t.Deployments, Spec: spec,
 	}
+	var html strings.Builder
+	if title, rest, _ := strings.Cut(strings.TrimSpace(story), "\n"); strings.HasPrefix(title, "# ") {
+		story = rest
+	}
+	if err := goldmark.Convert([]byte(story), &html); err != nil { // which lets no HTML through
+		return err
+	}
+	p.Story = template.HTML(html.String())
 	p.Legend, p.Decode = decodeChart(t)
 	p.Prefill = prefillChart(t)
 	p.Head, p.Rows = pointRows(t.Points)

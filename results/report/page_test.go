@@ -30,16 +30,16 @@ func TestPage(t *testing.T) {
 		{ClaimID: "p/odd", Published: hostile, Verdict: "reproduced"},
 	}
 	var b bytes.Buffer
-	if err := Page(&b, tables, "runs/x", []File{{"spec.cue", hostile}}); err != nil {
+	if err := Page(&b, tables, "runs/x", "# T\n\nA *story*. "+hostile+"\n\n[x](javascript:alert(3))\n", []File{{"spec.cue", hostile}}); err != nil {
 		t.Fatal(err)
 	}
 	text := b.String()
-	for _, bad := range []string{"<script>alert", "<img", ">NaN", "+Inf", "\"http", "src="} {
+	for _, bad := range []string{"<script>alert", "<img", "javascript:alert", ">NaN", "+Inf", "\"http", "src="} {
 		if strings.Contains(strings.ReplaceAll(text, "src=x", ""), bad) {
 			t.Errorf("the page holds %q", bad)
 		}
 	}
-	for _, want := range []string{"2 claims: 1 reproduced, 1 deviates", "gpu-oom", `class="hollow"`, `class="dead"`, `class="fit"`, "&lt;/script&gt;", "runs/x/points.parquet"} {
+	for _, want := range []string{"2 claims: 1 reproduced, 1 deviates", "gpu-oom", "<em>story</em>", `class="hollow"`, `class="dead"`, `class="fit"`, "&lt;/script&gt;", "runs/x/points.parquet"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not hold %q", want)
 		}
@@ -57,7 +57,7 @@ func TestPage(t *testing.T) {
 // A run of nothing has a page too.
 func TestEmptyPage(t *testing.T) {
 	r := historytest.New(historytest.Experiment([]int{256}, historytest.Variant("v")))
-	if err := Page(io.Discard, table.Derive(r.ID, r.History, nil), "x", nil); err != nil {
+	if err := Page(io.Discard, table.Derive(r.ID, r.History, nil), "x", "", nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -17,6 +17,10 @@ import (
 // pageName is the page in a run's folder.
 const pageName = "notebook.html"
 
+// narrative is what a person wrote about an experiment, beside its spec: it goes onto
+// the page.
+const narrative = "notebook.md"
+
 func (a *app) reportCommand() *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
@@ -61,6 +65,7 @@ func (a *app) page(dir run.Dir, t *table.Tables, to string) (string, error) {
 		to = dir.Path(pageName)
 	}
 	var spec []report.File
+	story := ""
 	root := dir.Path("spec")
 	err := filepath.WalkDir(root, func(path string, e os.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
@@ -73,11 +78,15 @@ func (a *app) page(dir run.Dir, t *table.Tables, to string) (string, error) {
 		defer f.Close()
 		b, err := io.ReadAll(io.LimitReader(f, maxSpecFile))
 		name, _ := filepath.Rel(root, path)
-		spec = append(spec, report.File{Name: name, Text: string(b)})
+		if name == narrative {
+			story = string(b)
+		} else {
+			spec = append(spec, report.File{Name: name, Text: string(b)})
+		}
 		return err
 	})
 	if err != nil && !os.IsNotExist(err) {
 		return "", err
 	}
-	return to, durable.Write(to, func(w io.Writer) error { return report.Page(w, t, string(dir), spec) })
+	return to, durable.Write(to, func(w io.Writer) error { return report.Page(w, t, string(dir), story, spec) })
 }

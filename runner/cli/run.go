@@ -178,6 +178,9 @@ func (a *app) runFiles(ctx context.Context, spec *load.Loaded, p plan.Plan) (map
 	if err := addTrees(files, spec, p); err != nil {
 		return nil, err
 	}
+	if text, err := os.ReadFile(filepath.Join(spec.Dir, narrative)); err == nil { // an experiment need not have one
+		files[filepath.Join("spec", narrative)] = run.File{Content: text[:min(len(text), maxSpecFile)]}
+	}
 	for name, args := range map[string][]string{
 		"git-commit.txt": {"rev-parse", "HEAD"}, "git-diff.txt": {"diff", "HEAD", "--no-ext-diff", "--", "."},
 	} {
