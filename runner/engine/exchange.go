@@ -129,14 +129,11 @@ func (c *Client) Exchange(ctx context.Context, r Request, path string, body any,
 		w.Fields = body
 	}
 	raw, err := w.json()
-	if err == nil {
-		raw, err = c.requestBytes(path, raw)
-	}
 	if err != nil {
 		x.fail(kindBad, "", "make the request: "+err.Error())
 		return x.s
 	}
-	x.run(ctx, raw)
+	x.run(ctx, c.requestBytes(path, raw))
 	return x.s
 }
 

@@ -7,7 +7,10 @@
 //
 // What a peer costs per token is the slope of its CPU time over the tokens of two
 // runs, so that starting an interpreter enters no figure; likewise per request.
-// Loading a prompt or making one up is part of what it does for a request.
+// Loading a prompt or making one up is part of what it does for a request. The
+// runs are repeated; what start-up noise hides is printed as not resolved, and
+// enters no ratio. The first rows are a reader that understands nothing, on fresh
+// connections too: that part of a cost is the kernel's and the runtime's.
 package main
 
 import (
@@ -19,6 +22,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -137,39 +141,49 @@ func client(role string, l load, out any) error {
 
 // Loads of the cost bench.
 const (
-	manyTokens = 4096
 	prompt     = 1000
+	manyTokens = 4096
+	rounds     = 5 // of our own client and of the bare reader
 )
 
+// A peer takes seconds to start, and never the same: its runs differ by so many
+// tokens and requests that this does not hide what they cost, and each cell of the
+// table is repeated until its time is over.
+const (
+	peerTokens   = 200_000 // more in the long run than in the short one, in all
+	peerRequests = 1000    // more in the run of many
+	peerWithin   = 50 * time.Second
+	peerRounds   = 3
+)
+
+// median and lower quartile of the figures of all rounds, the lower one where two
+// stand beside it: another program on the machine can only add to a cost.
+func median(x []float64) float64   { return slices.Sorted(slices.Values(x))[(len(x)-1)/2] }
+func quartile(x []float64) float64 { return slices.Sorted(slices.Values(x))[(len(x)-1)/4] }
+
+// resolved tells whether the differences of a peer's runs say anything: there are
+// two or more, all positive, and none is more than twice another.
+func resolved(x []float64) bool {
+	return len(x) >= 2 && slices.Min(x) > 0 && slices.Max(x) <= 2*slices.Min(x)
+}
+
 func costs(real string, names []string) error {
-	fmt.Printf("CPU time of the client alone, user + system; as fast as the server can; prompts of %d tokens\n\n", prompt)
-	fmt.Printf("%-24s %7s  %22s  %22s  %12s\n", "client", "streams", "µs a streamed token", "µs a request", "tok/s read")
-	best := map[int]float64{}
-	for _, v := range []struct{ face, engine string }{{"vllm", "openai"}, {"sglang", "sglang"}, {"llamacpp", "llamacpp"}} {
+	fmt.Printf("CPU time of the client alone, user + system; as fast as the server can; prompts of %d tokens; median of the rounds, lower quartile in brackets\n\n", prompt)
+	fmt.Printf("%-24s %7s  %28s  %28s  %10s\n", "client", "streams", "µs a streamed token", "µs a request", "tok/s read")
+	ours := map[int]float64{}
+	for _, v := range []struct{ face, engine string }{{"vllm", ""}, {"vllm", "openai"}, {"sglang", "sglang"}, {"llamacpp", "llamacpp"}} {
 		url, stop, err := instant(v.face)
 		if err != nil {
 			return err
 		}
 		for _, streams := range []int{1, 64} {
-			var tokens, requests cost
-			if err := client("load", load{URL: url, Engine: v.engine, Streams: streams, Requests: max(50, 2*streams), Prompt: prompt, Tokens: manyTokens}, &tokens); err != nil {
+			perToken, err := own(url, v.engine, streams)
+			if err != nil {
+				stop()
 				return err
 			}
-			if err := client("load", load{URL: url, Engine: v.engine, Streams: streams, Requests: 1000, Prompt: prompt, Tokens: 1}, &requests); err != nil {
-				return err
-			}
-			if failed := tokens.Failed + requests.Failed; failed != "" {
-				return fmt.Errorf("%s: %s", v.engine, failed)
-			}
-			perRequest := 1 / float64(requests.Requests)
-			perToken := 1 / float64(tokens.Tokens)
-			user := (tokens.UserS - requests.UserS*perRequest*float64(tokens.Requests)) * perToken
-			system := (tokens.SystemS - requests.SystemS*perRequest*float64(tokens.Requests)) * perToken
-			fmt.Printf("%-24s %7d  %6.2f (%5.2f + %5.2f)   %6.0f (%5.0f + %5.0f)   %12.0f\n", "twopoint, "+v.engine, streams,
-				1e6*(user+system), 1e6*user, 1e6*system,
-				1e6*requests.cpuS()*perRequest, 1e6*requests.UserS*perRequest, 1e6*requests.SystemS*perRequest, float64(tokens.Tokens)/tokens.WallS)
 			if v.engine == "openai" {
-				best[streams] = user + system
+				ours[streams] = perToken
 			}
 		}
 		stop()
@@ -179,49 +193,117 @@ func costs(real string, names []string) error {
 		return err
 	}
 	defer stop()
+	best, who := map[int]float64{}, map[int]string{}
 	for _, name := range names {
 		for _, streams := range []int{1, 64} {
-			if err := peer(real, name, url, streams, best[streams]); err != nil {
+			least, err := peer(real, name, url, streams)
+			if err != nil {
 				fmt.Printf("%-24s %7d  %v\n", name, streams, err)
 				if errors.Is(err, peers.ErrMissing) {
 					break
 				}
 			}
+			if least > 0 && (who[streams] == "" || least < best[streams]) {
+				best[streams], who[streams] = least, name
+			}
 		}
+	}
+	fmt.Println()
+	for _, streams := range []int{1, 64} {
+		if who[streams] == "" {
+			fmt.Printf("%d streams: no peer's cost per token was resolved, so there is no ratio\n", streams)
+			continue
+		}
+		fmt.Printf("%d streams: at least %.1f times less CPU a token than %s, the best of the peers resolved (its lowest round, %.1f µs, over our median, %.2f µs)\n",
+			streams, best[streams]/ours[streams], who[streams], 1e6*best[streams], 1e6*ours[streams])
 	}
 	return nil
 }
 
-// peer prints what another client costs.
-func peer(real, name, url string, streams int, ours float64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+// own prints what our client costs, or the bare reader where no engine is named.
+func own(url, engine string, streams int) (perToken float64, err error) {
+	var tokenS, tokenUserS, requestS, requestUserS, rate []float64
+	for range rounds {
+		var tokens, requests cost
+		if err := client("load", load{URL: url, Engine: engine, Streams: streams, Requests: max(25, streams), Prompt: prompt, Tokens: manyTokens}, &tokens); err != nil {
+			return 0, err
+		}
+		if err := client("load", load{URL: url, Engine: engine, Streams: streams, Requests: 1000, Prompt: prompt, Tokens: 1}, &requests); err != nil {
+			return 0, err
+		}
+		if failed := tokens.Failed + requests.Failed; failed != "" {
+			return 0, fmt.Errorf("%s: %s", engine, failed)
+		}
+		n, m := float64(tokens.Tokens), float64(requests.Requests)
+		share := float64(tokens.Requests) / m
+		tokenS = append(tokenS, (tokens.cpuS()-share*requests.cpuS())/n)
+		tokenUserS = append(tokenUserS, (tokens.UserS-share*requests.UserS)/n)
+		requestS = append(requestS, requests.cpuS()/m)
+		requestUserS = append(requestUserS, requests.UserS/m)
+		rate = append(rate, n/tokens.WallS)
+	}
+	name := "twopoint, " + engine
+	if engine == "" {
+		name = "(only reading the bytes)"
+	}
+	fmt.Printf("%-24s %7d  %6.2f [%.2f] (user %5.2f)   %6.0f [%3.0f] (user %4.0f)   %10.0f\n", name, streams,
+		1e6*median(tokenS), 1e6*quartile(tokenS), 1e6*median(tokenUserS),
+		1e6*median(requestS), 1e6*quartile(requestS), 1e6*median(requestUserS), median(rate))
+	return median(tokenS), nil
+}
+
+// peer prints what another client costs. least is its lowest cost per token of
+// all rounds, seconds; 0 where that is not resolved. Tokens and requests are those
+// asked for: a peer that leaves some out appears cheaper than it is.
+func peer(real, name, url string, streams int) (least float64, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*peerWithin)
 	defer cancel()
 	ask := peers.Ask{URL: url, Model: "standin", Prompt: prompt, Concurrency: streams}
-	run := func(requests, tokens int) (peers.Figures, error) {
+	var version string
+	run := func(requests, tokens int) (float64, error) {
 		ask.Requests, ask.Tokens = requests, tokens
 		f, err := peers.Run(ctx, real, name, ask)
-		if err == nil && f.RequestsDone != requests {
+		if err == nil && f.RequestsDone < requests*9/10 {
 			err = fmt.Errorf("%s: %d of %d requests were answered", name, f.RequestsDone, requests)
 		}
-		return f, err
+		version = f.Version
+		return f.CPUS(), err
 	}
-	few := max(10, streams)
-	short, err := run(few, 16)
-	if err != nil {
-		return err
+	few := max(25, streams)
+	many := (peerRequests/streams + 1) * streams
+	more := peerTokens / few
+	var tokenS, requestS []float64
+	began := time.Now()
+	for round := range peerRounds {
+		if spent := time.Since(began); round > 0 && spent+spent/time.Duration(round) > peerWithin {
+			break
+		}
+		short, err := run(few, 16)
+		if err != nil {
+			return 0, err
+		}
+		long, err := run(few, 16+more)
+		if err != nil {
+			return 0, err
+		}
+		wide, err := run(few+many, 16)
+		if err != nil {
+			return 0, err
+		}
+		tokenS = append(tokenS, (long-short)/float64(few*more))
+		requestS = append(requestS, (wide-short)/float64(many))
 	}
-	long, err := run(few, 16+2048)
-	if err != nil {
-		return err
+	say := func(x []float64) string {
+		if !resolved(x) {
+			return fmt.Sprintf("not resolved in %d rounds", len(x))
+		}
+		return fmt.Sprintf("%.1f [%.1f] in %d rounds", 1e6*median(x), 1e6*quartile(x), len(x))
 	}
-	many, err := run(8*few, 16)
-	if err != nil {
-		return err
+	fmt.Printf("%-24s %7d  %28s  %28s\n", version, streams, say(tokenS), say(requestS))
+	if resolved(tokenS) {
+		least = slices.Min(tokenS)
 	}
-	perToken := (long.CPUS() - short.CPUS()) / float64(few*2048)
-	perRequest := (many.CPUS() - short.CPUS()) / float64(7*few)
-	fmt.Printf("%-24s %7d  %6.1f (%.0f × twopoint) %10.0f\n", long.Version, streams, 1e6*perToken, perToken/ours, 1e6*perRequest)
-	return nil
+	return least, nil
 }
 
 // slipping is the p99 of a time's lateness from which it is no longer to be
