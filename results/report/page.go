@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -223,7 +224,7 @@ func pointRows(points []table.PointRow) (head []string, rows []row) {
 			r.Cells[2] = fmt.Sprint(*p.PromptTokens)
 		}
 		r.Cells[3], r.Cells[9], r.Cells[10], r.Cells[11] = fmt.Sprint(*p.Concurrency), fmt.Sprint(p.Valid), p.Status, strings.ReplaceAll(p.Doubts, ",", ", ")
-		if why := p.Reason + p.FailureKind; why != "" && p.Status != stat.OK {
+		if why := cmp.Or(p.FailureKind, p.Reason); why != "" && p.Status != stat.OK {
 			r.Cells[10] += ": " + why
 		}
 		if p.Status == stat.OK && s != nil {

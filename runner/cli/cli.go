@@ -145,7 +145,7 @@ keeps the result as Parquet tables.`,
 	}
 	cmd.PersistentFlags().StringVar(&a.root, "out", defaultRoot, "folder of runs")
 	cmd.AddCommand(a.initCommand(), a.vetCommand(), a.planCommand(), a.runCommand(), a.resumeCommand(), a.extendCommand(),
-		a.lsCommand(), a.showCommand(), a.checkCommand(), a.compareCommand(), a.reportCommand(), a.tablesCommand(), a.serveCommand(), a.doctorCommand(), a.versionCommand())
+		a.lsCommand(), a.showCommand(), a.checkCommand(), a.compareCommand(), a.reportCommand(), a.exportCommand(), a.tablesCommand(), a.serveCommand(), a.doctorCommand(), a.versionCommand())
 	cmd.InitDefaultCompletionCmd()
 	return cmd
 }
