@@ -31,7 +31,7 @@ func (s *Server) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		"stream_interval": o.StreamInterval, "incremental_streaming_output": o.Incremental,
 		"attention_backend": o.Kernel, "decode_attention_backend": o.Kernel, "prefill_attention_backend": prefillKernel,
 		"kernel": o.Kernel, "splits": o.Splits, "threads": o.Threads, "placement": o.Placement, "mem_limit": o.MemLimit,
-		"dtype": "float32", "kv_cache_dtype": "float32", "tp_size": 1, "dp_size": 1, "pp_size": 1,
+		"dtype": "float32", "kv_cache_dtype": "float32", "tp_size": 1, "dp_size": 1, "pp_size": 1, "speculative_algorithm": nil,
 		"device": "cpu", "device_path": cpu.Path(), "version": Version,
 		"max_total_num_tokens": capacity, "max_req_input_len": s.maxInput(),
 		"kv_bytes_per_token": geometry.KVTokenBytes(), "num_hidden_layers": geometry.Layers,
