@@ -269,18 +269,22 @@ func (j *judgement) point(at schema.At) (Point, bool) {
 	j.r.Variant = variant
 	concurrency := int64(max(at.Concurrency, 1))
 	var best Point
-	off := math.Inf(1)
+	candidates, off := 0, math.Inf(1)
 	for _, p := range j.e.Points {
 		if p.Variant != variant || p.Concurrency != concurrency {
 			continue
 		}
+		candidates++
 		if d := math.Abs(p.Tokens/float64(at.Context) - 1); at.Context == 0 || d < off {
 			best, off = p, d
 		}
 	}
 	switch {
-	case best.Key == "":
+	case candidates == 0:
 		j.say(NotMeasured, "no point of %s at concurrency %d", cmp.Or(variant, "any variant"), concurrency)
+		return best, false
+	case at.Context == 0 && candidates > 1:
+		j.say(NotMeasured, "the claim does not say at which context")
 		return best, false
 	case at.Context > 0 && off > nearTokens:
 		j.say(NotMeasured, "the point of %s nearest to %d tokens has %.0f", variant, at.Context, best.Tokens)

@@ -75,6 +75,7 @@ func TestVerdicts(t *testing.T) {
 		"of no column":                    {schema.Claim{Kind: "relative", Metric: "mem_bytes", At: at("slow", 1000), Expect: num("1")}, on, NotMeasured},
 		"of no variant":                   {relative("nobody", 1000, "100"), on, NotMeasured},
 		"of any variant":                  {relative("", 1000, "100"), on, NotMeasured},
+		"of no context":                   {relative("slow", 0, "100"), on, NotMeasured},
 		"of a failed point":               {relative("slow", 32000, "10"), on, NotMeasured},
 		"of an invalid point":             {relative("fast", 32000, "90"), on, Invalid},
 		"of an unresolved point":          {relative("fast", 64000, "90"), on, Inconclusive},

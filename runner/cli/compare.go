@@ -13,7 +13,6 @@ import (
 
 	"twopoint/results/compare"
 	"twopoint/results/report"
-	"twopoint/results/run"
 	"twopoint/results/table"
 )
 
@@ -68,11 +67,8 @@ what differs from start to start.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var sides [2]*table.Tables
 			for i, ref := range args {
-				dir, err := a.find(ref)
-				if err != nil {
-					return err
-				}
-				if sides[i], err = a.loadRun(dir); err != nil {
+				var err error
+				if _, sides[i], err = a.read(ref); err != nil {
 					return err
 				}
 			}
@@ -82,19 +78,6 @@ what differs from start to start.`,
 	flags.add(cmd)
 	cmd.Flags().BoolVar(&a.json, "json", false, "print one JSON object a point")
 	return cmd
-}
-
-// loadRun reads a run's tables; of a damaged one what precedes the damage, said to be
-// that.
-func (a *app) loadRun(dir run.Dir) (*table.Tables, error) {
-	t, err := table.Load(dir)
-	if t == nil {
-		return nil, trouble(err)
-	}
-	if err != nil {
-		fmt.Fprintf(a.stderr, "twopoint: %v; what follows was read before the damage\n", err)
-	}
-	return t, nil
 }
 
 // compare prints how run b compares with run a.

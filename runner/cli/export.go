@@ -27,11 +27,7 @@ figure, so that a paper's text names points and columns instead of numbers.`,
 			if !slices.Contains(report.Formats, format) {
 				return exit(ExitUsage, "--format %q: one of %s", format, strings.Join(report.Formats, ", "))
 			}
-			dir, err := a.find(args[0])
-			if err != nil {
-				return err
-			}
-			t, err := a.loadRun(dir)
+			_, t, err := a.read(args[0])
 			if err != nil {
 				return err
 			}

@@ -36,11 +36,7 @@ the last line on stdout.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.runArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, err := a.find(args[0])
-			if err != nil {
-				return err
-			}
-			t, err := a.loadRun(dir)
+			dir, t, err := a.read(args[0])
 			if err != nil {
 				return err
 			}

@@ -92,11 +92,7 @@ and leaves a run that "twopoint resume" goes on with.`,
 			}
 			var other *table.Tables
 			if against != "" { // found before this run is the last one
-				dir, err := a.find(against)
-				if err != nil {
-					return err
-				}
-				if other, err = a.loadRun(dir); err != nil {
+				if _, other, err = a.read(against); err != nil {
 					return err
 				}
 			}

@@ -91,6 +91,23 @@ func (a *app) find(ref string) (run.Dir, error) {
 	return dir, nil
 }
 
+// read finds a run and its tables; of a damaged one what precedes the damage,
+// said to be that.
+func (a *app) read(ref string) (run.Dir, *table.Tables, error) {
+	dir, err := a.find(ref)
+	if err != nil {
+		return "", nil, err
+	}
+	t, err := table.Load(dir)
+	if t == nil {
+		return "", nil, trouble(err)
+	}
+	if err != nil {
+		fmt.Fprintf(a.stderr, "twopoint: %v; what follows was read before the damage\n", err)
+	}
+	return dir, t, nil
+}
+
 // ref names a run so that a command finds it as typed: by its id in the usual
 // folder of runs, by its path elsewhere.
 func (a *app) ref(dir run.Dir) string {
@@ -110,11 +127,7 @@ func (a *app) showCommand() *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.runArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, err := a.find(args[0])
-			if err != nil {
-				return err
-			}
-			t, err := a.loadRun(dir)
+			dir, t, err := a.read(args[0])
 			if err != nil {
 				return err
 			}
