@@ -15,7 +15,7 @@ build: ## the static binary, bin/twopoint
 	@$(GO) build -trimpath -ldflags "-s -w" -o $(BIN) .
 
 demo: build ## the quick start: three kernels of the embedded server over context
-	./$(BIN) run experiments/quickstart
+	./$(BIN) run experiments/quickstart || [ $$? -eq 3 ] # a point without a number is a result too
 
 test: ## every test that needs only Go and the system's packages
 	$(GO) test -timeout 14m ./...

@@ -42,6 +42,8 @@ type Values struct {
 	AcceptLength     Figure
 	PromptTokens     *float64 // mean over pairs
 	TokensA, TokensB *float64 // generated, mean over pairs
+
+	expect *float64 // seconds per token in the stream, mean over pairs, by which an interval is judged
 }
 
 // Point is the estimate of a point. Values are nil unless Status is ok; Raw then
@@ -156,7 +158,7 @@ func expected(v Values, s0 *float64) (expect, share float64) {
 	if x := positive(s0); x != nil {
 		return *x, maxHalfWidth
 	}
-	if x := positive(v.TPOTS.Mean); x != nil {
+	if x := positive(v.expect); x != nil {
 		return *x, maxHalfWidth
 	}
 	return *v.Main.Mean, maxOwnHalfWidth
@@ -236,6 +238,7 @@ func values(pairs []*Pair, rule schema.Repeats) Values {
 		ITLS:            fig(func(p *Pair) *float64 { return p.ITLS }),
 		AcceptLength:    fig(func(p *Pair) *float64 { return p.AcceptLength }),
 		PromptTokens:    mean((*Pair).promptTokens),
+		expect:          mean(func(p *Pair) *float64 { return p.expect }),
 		TokensA:         mean(func(p *Pair) *float64 { return p.A.Tokens }),
 		TokensB:         mean(func(p *Pair) *float64 { return p.B.Tokens }),
 	}

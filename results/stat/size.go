@@ -183,8 +183,8 @@ func windowTokens(pilots []Pair, s0 *float64) float64 {
 func pilotTimes(pilots []Pair) (s0 *float64, jitter float64) {
 	var inStream, slopes, first []float64
 	for _, p := range pilots {
-		if p.TPOTS != nil {
-			inStream = append(inStream, *p.TPOTS)
+		if p.expect != nil {
+			inStream = append(inStream, *p.expect)
 		}
 		if p.SPerTok != nil {
 			slopes = append(slopes, *p.SPerTok)
@@ -248,7 +248,7 @@ func TooSmall(pairs []Pair, rule schema.Repeats) string {
 		return ""
 	}
 	v := values(valid, schema.Repeats{})
-	expect := positive(v.TPOTS.Mean)
+	expect := positive(v.expect)
 	if expect == nil {
 		expect = positive(v.Main.Mean)
 	}

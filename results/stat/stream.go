@@ -96,6 +96,12 @@ func (p *Pair) measureStream(b []event.Sample, r Rules) {
 		}
 		return finite((s.TotalS - *t) / float64(*s.CompletionTokens-1))
 	})
+	p.expect = meanOf(b, func(s event.Sample) *float64 {
+		if !s.Streamed || s.Buffered || s.TTFTS == nil || s.CompletionTokens == nil || *s.CompletionTokens < 2 {
+			return nil
+		}
+		return positive(finite((s.TotalS - *s.TTFTS) / float64(*s.CompletionTokens-1)))
+	})
 	p.ITLS = meanOf(b, r.medianITL)
 	p.DecodeStreamTokS = meanOf(b, r.streamRate)
 	p.SPerTokStream = perSecond(1, p.DecodeStreamTokS)
