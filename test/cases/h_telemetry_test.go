@@ -16,7 +16,8 @@ import (
 
 // Machine and neighbours.
 
-// falling makes the SM clock fall with every call of nvidia-smi.
+// falling makes the SM clock fall with every call of nvidia-smi, so that a second try
+// would find it down already.
 const falling = `n=$(wc -l < "$here/calls"); sed "s/clocks.sm=[0-9]*/clocks.sm=$((n < 13 ? 1980-40*n : 1480))/" "$here/gpus" > "$here/gpus.now"; mv "$here/gpus.now" "$here/gpus"`
 
 func TestC56ClocksPowerAndHeat(t *testing.T) {
@@ -25,7 +26,7 @@ func TestC56ClocksPowerAndHeat(t *testing.T) {
 	smi.GPUs(fakesmi.GPU{"clocks_event_reasons.active": "0x4", "temperature.gpu": "83"})
 	smi.Do(falling)
 	script := standin.Script{Clock: standin.Clock{DriftPerRequest: 0.006, DriftMost: 0.4}} // a pair is four requests
-	o := measure(t, experiment(`servers: s: `+managed(t, "sglang", script, ""), `host: power_w: 300`,
+	o := measureOnce(t, experiment(`servers: s: `+managed(t, "sglang", script, ""), `host: power_w: 300`,
 		`method: two_point: {a: 1, b: 17, repeats: {min: 10, max: 10, target: 0.01}}`), smi.Env())
 	p := o.point(t, "s/1000/1")
 	if p.GPUClockMin == nil || *p.GPUClockMin >= 1900 || p.GPUClockMean == nil || *p.GPUClockMean <= *p.GPUClockMin || p.GPUPower == nil || *p.GPUPower != 310.5 ||
@@ -150,7 +151,7 @@ func TestC59NoisyNeighbours(t *testing.T) {
 				hook = fmt.Sprintf("echo '%d, %s, 8192, /usr/bin/serve' > \"$here/residents\"\n", resident.Process.Pid, fakesmi.UUID(3)) + hook
 			}
 			smi.Do(hook)
-			o := measure(t, experiment(server(t), points, `host: foreign: "`+policy+`"`,
+			o := measureOnce(t, experiment(server(t), points, `host: foreign: "`+policy+`"`,
 				`method: two_point: {a: 1, b: 17, repeats: {min: 3, max: 6, target: 0.5}}`), smi.Env())
 			if resident != nil && !strings.Contains(o.Runs[0].Remarks, named(resident, "/usr/bin/serve")) {
 				t.Errorf("remarks: %s", o.Runs[0].Remarks)
