@@ -45,9 +45,14 @@ func reads(s event.Sample) int {
 	return len(slices.Compact(slices.Clone(s.ChunkS)))
 }
 
+// together: pieces that come within this share of the mean gap of a stream left at
+// one time. A proxy that holds back the end of a piece lets the last two go one right
+// after the other.
+const together = 0.1
+
 // held tells whether tokens of a stream were held back on the way and let go
 // together with later ones, as a proxy does that waits for a buffer to be full:
-// the first read or the last brought several pieces, or most did. A reader that
+// the first two pieces or the last two came at one time, or many shared a read. A reader that
 // was late for a moment looks the same, and its times are as doubtful. Where a
 // forward pass yields several tokens, each in a piece of its own, a read of
 // several says nothing.
@@ -56,7 +61,11 @@ func (r Rules) held(s event.Sample) bool {
 	if n < 2 || s.Buffered || !r.pieceIsStep(s) {
 		return false
 	}
-	return s.ChunkS[1] == s.ChunkS[0] || s.ChunkS[n-2] == s.ChunkS[n-1] || float64(reads(s)) < heldReads*float64(n)
+	near := func(i int) bool {
+		gap := s.ChunkS[i] - s.ChunkS[i-1]
+		return gap == 0 || gap > 0 && gap/(s.ChunkS[n-1]-s.ChunkS[0]) <= together/float64(n-1)
+	}
+	return near(1) || near(n-1) || float64(reads(s)) < heldReads*float64(n)
 }
 
 // pieceIsStep tells whether each piece of a stream is at least a step. Of a server that

@@ -52,7 +52,13 @@ func TestHeldBackIsRightOrAbsent(t *testing.T) {
 				return math.Min(last, math.Ceil(sent[i]/every)*every)
 			},
 			"first": func(i int, sent []float64) float64 { return math.Max(sent[i], sent[min(k, n)-1]) },
-			"next":  func(i int, sent []float64) float64 { return sent[min(i+1, n-1)] },
+			"tail": func(i int, sent []float64) float64 { // the end of a piece waits for the next one, the last for the end
+				if i == n-1 {
+					return last + 0.0002
+				}
+				return sent[i+1]
+			},
+			"next": func(i int, sent []float64) float64 { return sent[min(i+1, n-1)] },
 		}
 		for name, proxy := range proxies {
 			s := heldStream(sent, proxy)
