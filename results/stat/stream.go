@@ -3,6 +3,7 @@ package stat
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"twopoint/results/event"
@@ -61,10 +62,11 @@ func (r Rules) held(s event.Sample) bool {
 	if n < 2 || s.Buffered || !r.pieceIsStep(s) {
 		return false
 	}
-	near := func(i int) bool {
-		gap := s.ChunkS[i] - s.ChunkS[i-1]
-		return gap == 0 || gap > 0 && gap/(s.ChunkS[n-1]-s.ChunkS[0]) <= together/float64(n-1)
+	least := 0.0 // a shorter gap is none
+	if total := s.ChunkS[n-1] - s.ChunkS[0]; total > 0 && !math.IsInf(total, 1) {
+		least = together * total / float64(n-1)
 	}
+	near := func(i int) bool { gap := s.ChunkS[i] - s.ChunkS[i-1]; return gap >= 0 && gap <= least }
 	return near(1) || near(n-1) || float64(reads(s)) < heldReads*float64(n)
 }
 
