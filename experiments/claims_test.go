@@ -22,6 +22,7 @@ func TestClaims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sources := map[string]bool{}
 	for _, e := range entries {
 		if !e.IsDir() {
 			continue
@@ -31,6 +32,7 @@ func TestClaims(t *testing.T) {
 			t.Fatal(list)
 		}
 		for set, p := range spec.Experiment.Published {
+			sources[p.Source.Where] = true
 			t.Run(e.Name()+"/"+set, func(t *testing.T) {
 				if p.Source.Where == "" || p.Source.Confidence == "" {
 					t.Errorf("source %+v: where it stands and how it was read are to be said", p.Source)
@@ -47,6 +49,9 @@ func TestClaims(t *testing.T) {
 				}
 			})
 		}
+	}
+	if len(sources) < 10 {
+		t.Errorf("%d publications, ten or more are to be here", len(sources))
 	}
 }
 
