@@ -108,7 +108,7 @@ type Pair struct {
 	PrefillTokS      *float64 // prompt tokens of all requests / prefill_s, an average over 0..L
 	TTFTS            *float64 // of leg b
 	TPOTS            *float64 // of leg b: (t − TTFT)/(n − 1)
-	expect           *float64 // TPOTS however tokens were held back: good enough to judge an interval by, and no figure
+	expect           *float64 // seconds per token in the stream, however tokens were held back: good enough to judge an interval by, and no figure
 	ITLS             *float64 // of leg b: median gap between two tokens; tokens of one chunk share its gap
 	SPerTokStream    *float64 // of leg b: time from first to last chunk / tokens after the first; of several requests c / window rate
 	DecodeStreamTokS *float64 // 1/SPerTokStream

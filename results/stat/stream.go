@@ -107,16 +107,28 @@ func (p *Pair) measureStream(b []event.Sample, r Rules) {
 		}
 		return finite((s.TotalS - *t) / float64(*s.CompletionTokens-1))
 	})
-	p.expect = meanOf(b, func(s event.Sample) *float64 {
-		if !s.Streamed || s.Buffered || s.TTFTS == nil || s.CompletionTokens == nil || *s.CompletionTokens < 2 {
-			return nil
-		}
-		return positive(finite((s.TotalS - *s.TTFTS) / float64(*s.CompletionTokens-1)))
-	})
+	p.expect = meanOf(b, r.roughly)
 	p.ITLS = meanOf(b, r.medianITL)
 	p.DecodeStreamTokS = meanOf(b, r.streamRate)
 	p.SPerTokStream = perSecond(1, p.DecodeStreamTokS)
 	p.SPerTokServer = meanOf(b, func(s event.Sample) *float64 { return positive(finiteOf(s.ServerDecodeSPerTok)) })
+}
+
+// roughly is the seconds per token of a stream, good enough to judge an interval by:
+// where tokens were held back, those after the first read over the time from it to
+// the last.
+func (r Rules) roughly(s event.Sample) *float64 {
+	if as := arrivals(s); r.held(s) && len(as) > 1 {
+		var n float64
+		for _, a := range as[1:] {
+			n += a.tokens
+		}
+		return positive(finite((as[len(as)-1].s - as[0].s) / n))
+	}
+	if !s.Streamed || s.Buffered || r.held(s) || s.TTFTS == nil || s.CompletionTokens == nil || *s.CompletionTokens < 2 {
+		return nil
+	}
+	return positive(finite((s.TotalS - *s.TTFTS) / float64(*s.CompletionTokens-1)))
 }
 
 func finiteOf(x *float64) *float64 {
