@@ -162,8 +162,13 @@ func TestDecodeAtDepthRefuses(t *testing.T) {
 				break
 			}
 		}
-		_, url = standin.Open(t, script)
-		o := measureOnce(t, spec(url, "sglang", depth))
+		var o outcome
+		for range 3 { // a busy machine disturbs more than the one
+			_, url = standin.Open(t, script)
+			if o = measureOnce(t, spec(url, "sglang", depth)); o.Points[0].Status == "ok" {
+				break
+			}
+		}
 		cold := 0
 		for _, s := range o.Samples {
 			if s.Role == "cold" && s.Leg == "b" {
