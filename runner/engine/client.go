@@ -82,7 +82,8 @@ type Client struct {
 	key     string
 	control *http.Client
 
-	loopback bool // base is an address of loopback
+	loopback bool   // base is an address of loopback
+	host     string // of the header: no zone, which means nothing to the server (RFC 6874, section 1)
 
 	mu      sync.Mutex
 	refused []string // what this server was found to refuse, in order
@@ -118,7 +119,8 @@ func NewClient(base, key string, limits Limits) (*Client, error) {
 	u.Path = strings.TrimRight(u.Path, "/")
 	u.RawPath, u.RawQuery, u.Fragment = "", "", ""
 	c := &Client{limits: limits.Effective(), base: u, key: key}
-	c.loopback = net.ParseIP(host).IsLoopback()
+	bare, _, _ := strings.Cut(host, "%")
+	c.loopback, c.host = net.ParseIP(host).IsLoopback(), net.JoinHostPort(bare, port)
 	c.control = &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  nil,
@@ -341,7 +343,7 @@ func (c *Client) connect(ctx context.Context) (*clockConn, error) {
 func (c *Client) requestBytes(path string, body []byte) []byte {
 	b := make([]byte, 0, len(body)+len(c.base.Path)+len(path)+len(c.base.Host)+len(c.key)+256)
 	b = append(append(append(b, "POST "...), c.base.EscapedPath()...), path...)
-	b = append(append(b, " HTTP/1.1\r\nHost: "...), c.base.Host...)
+	b = append(append(b, " HTTP/1.1\r\nHost: "...), c.host...)
 	b = append(b, "\r\nUser-Agent: twopoint\r\nContent-Type: application/json\r\nConnection: close\r\n"...)
 	if c.key != "" {
 		b = append(append(append(b, "Authorization: Bearer "...), c.key...), "\r\n"...)

@@ -361,3 +361,21 @@ func TestABusyParserDelaysNoArrival(t *testing.T) {
 		t.Error("reads after the end")
 	}
 }
+
+// The Host header is what net/http would write: a zone is this machine's business.
+func TestHostHeader(t *testing.T) {
+	for base, want := range map[string]string{
+		"http://127.0.0.1:8000":          "127.0.0.1:8000",
+		"http://localhost:8000/v1":       "localhost:8000",
+		"http://[::1]:8000":              "[::1]:8000",
+		"http://[fe80::1%25eth0]:8080/x": "[fe80::1]:8080",
+	} {
+		c, err := NewClient(base, "", Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if raw := string(c.requestBytes("/completion", []byte("{}"))); !strings.Contains(raw, "\r\nHost: "+want+"\r\n") {
+			t.Errorf("%s: %q", base, raw)
+		}
+	}
+}
