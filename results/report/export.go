@@ -7,55 +7,44 @@ import (
 	"io"
 	"strings"
 
-	"twopoint/results/stat"
 	"twopoint/results/table"
 )
 
 // Formats are what Export writes.
 var Formats = []string{"csv", "markdown", "latex", "macros"}
 
-// quantity is a figure of a point, in the unit of its head.
+// quantity is a figure of a point.
 type quantity struct {
-	head  string
-	scale float64
-	of    func(table.PointRow) (x, lo, hi *float64)
+	column string
+	of     func(table.PointRow) (x, lo, hi *float64)
 }
 
-// shown are the figures of a table for people; in the stream where the method's own
-// slope is there.
-var shown = []quantity{
-	{"ms/token", 1e3, func(p table.PointRow) (x, lo, hi *float64) { x, lo, hi, _, _, _ = DecodeOf(p); return }},
-	{"decode tok/s", 1, func(p table.PointRow) (x, lo, hi *float64) { _, _, _, x, lo, hi = DecodeOf(p); return }},
-	{"prefill tok/s", 1, func(p table.PointRow) (x, lo, hi *float64) { return p.PrefillTokS, p.PrefillTokSLo, p.PrefillTokSHi }},
-	{"TTFT, ms", 1e3, func(p table.PointRow) (x, lo, hi *float64) { return p.TTFTS, p.TTFTSLo, p.TTFTSHi }},
-}
-
-// columns are the same as columns of points, each from its own.
+// columns are the figures of a point that are exported, by their columns.
 var columns = []quantity{
-	{"s_per_tok", 1, func(p table.PointRow) (x, lo, hi *float64) { return p.SPerTok, p.SPerTokLo, p.SPerTokHi }},
-	{"s_per_tok_stream", 1, func(p table.PointRow) (x, lo, hi *float64) {
+	{"s_per_tok", func(p table.PointRow) (x, lo, hi *float64) { return p.SPerTok, p.SPerTokLo, p.SPerTokHi }},
+	{"s_per_tok_stream", func(p table.PointRow) (x, lo, hi *float64) {
 		return p.SPerTokStream, p.SPerTokStreamLo, p.SPerTokStreamHi
 	}},
-	{"s_per_step", 1, func(p table.PointRow) (x, lo, hi *float64) { return p.SPerStep, p.SPerStepLo, p.SPerStepHi }},
-	{"decode_tok_s", 1, func(p table.PointRow) (x, lo, hi *float64) { return p.DecodeTokS, p.DecodeTokSLo, p.DecodeTokSHi }},
-	{"decode_total_tok_s", 1, func(p table.PointRow) (x, lo, hi *float64) { return p.DecodeTotal, p.DecodeTotalLo, p.DecodeTotalHi }},
-	{"prefill_s", 1, func(p table.PointRow) (x, lo, hi *float64) { return p.PrefillS, p.PrefillSLo, p.PrefillSHi }},
-	{"prefill_tok_s", 1, func(p table.PointRow) (x, lo, hi *float64) { return p.PrefillTokS, p.PrefillTokSLo, p.PrefillTokSHi }},
-	{"ttft_s", 1, func(p table.PointRow) (x, lo, hi *float64) { return p.TTFTS, p.TTFTSLo, p.TTFTSHi }},
+	{"s_per_step", func(p table.PointRow) (x, lo, hi *float64) { return p.SPerStep, p.SPerStepLo, p.SPerStepHi }},
+	{"decode_tok_s", func(p table.PointRow) (x, lo, hi *float64) { return p.DecodeTokS, p.DecodeTokSLo, p.DecodeTokSHi }},
+	{"decode_total_tok_s", func(p table.PointRow) (x, lo, hi *float64) { return p.DecodeTotal, p.DecodeTotalLo, p.DecodeTotalHi }},
+	{"prefill_s", func(p table.PointRow) (x, lo, hi *float64) { return p.PrefillS, p.PrefillSLo, p.PrefillSHi }},
+	{"prefill_tok_s", func(p table.PointRow) (x, lo, hi *float64) { return p.PrefillTokS, p.PrefillTokSLo, p.PrefillTokSHi }},
+	{"ttft_s", func(p table.PointRow) (x, lo, hi *float64) { return p.TTFTS, p.TTFTSLo, p.TTFTSHi }},
 }
 
 // digits is a figure with as many as its interval supports, and its half-width; empty
 // where there is none.
 func (q quantity) digits(p table.PointRow) (x, half string) {
 	v, lo, hi := q.of(p)
-	if p.Status != stat.OK || v == nil {
+	if v == nil {
 		return "", ""
 	}
 	if lo == nil || hi == nil {
-		return Number(q.scale**v, 0), ""
+		return Number(*v, 0), ""
 	}
-	h := q.scale * (*hi - *lo) / 2
-	return Number(q.scale**v, h), Number(h, h)
+	h := (*hi - *lo) / 2
+	return Number(*v, h), Number(h, h)
 }
 
 // Export writes a run's points for use elsewhere: csv with every figure and its
@@ -66,14 +55,9 @@ func Export(w io.Writer, t *table.Tables, format string) error {
 	case "csv":
 		return exportCSV(w, t)
 	case "markdown":
-		return exportTable(w, t, "| ", " | ", " |", " ± ", func(s string) string { return strings.ReplaceAll(s, "|", `\|`) })
+		return exportMarkdown(w, t)
 	case "latex":
-		fmt.Fprintf(w, "%% twopoint run %s\n\\begin{tabular}{lrr%s}\n\\hline\n", t.Runs[0].RunID, strings.Repeat("r", len(shown))+"l")
-		if err := exportTable(w, t, "", " & ", ` \\`, ` $\pm$ `, tex); err != nil {
-			return err
-		}
-		_, err := fmt.Fprint(w, "\\hline\n\\end{tabular}\n")
-		return err
+		return exportLaTeX(w, t)
 	case "macros":
 		return exportMacros(w, t)
 	}
@@ -84,7 +68,7 @@ func exportCSV(w io.Writer, t *table.Tables) error {
 	out := csv.NewWriter(w)
 	head := []string{"run_id", "variant", "context_requested", "prompt_tokens", "concurrency", "status", "reason"}
 	for _, q := range columns {
-		head = append(head, q.head, q.head+"_lo", q.head+"_hi")
+		head = append(head, q.column, q.column+"_lo", q.column+"_hi")
 	}
 	out.Write(head)
 	exact := func(x *float64) string {
@@ -108,38 +92,38 @@ func exportCSV(w io.Writer, t *table.Tables) error {
 	return out.Error()
 }
 
-func exportTable(w io.Writer, t *table.Tables, begin, between, end, plusMinus string, escape func(string) string) error {
-	line := func(cells []string) { fmt.Fprintf(w, "%s%s%s\n", begin, strings.Join(cells, between), end) }
-	head := []string{"variant", "context", "requests"}
-	for _, q := range shown {
-		head = append(head, q.head)
-	}
-	line(append(head, "status"))
-	if begin != "" {
-		fmt.Fprintf(w, "|%s\n", strings.Repeat(" --- |", len(head)+1))
-	} else {
-		fmt.Fprintln(w, `\hline`)
-	}
-	for _, p := range t.Points {
-		row := []string{escape(p.Variant), fmt.Sprint(*p.ContextRequested), fmt.Sprint(*p.Concurrency)}
-		for _, q := range shown {
-			x, half := q.digits(p)
-			if half != "" {
-				x += plusMinus + half
-			}
-			row = append(row, x)
+func exportMarkdown(w io.Writer, t *table.Tables) (err error) {
+	for i, row := range Points(t.Points) {
+		for k := range row {
+			row[k] = strings.ReplaceAll(row[k], "|", `\|`)
 		}
-		status := p.Status
-		if why := cmp.Or(p.FailureKind, p.Reason); why != "" && p.Status != stat.OK {
-			status += ": " + why
+		_, err = fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			_, err = fmt.Fprintf(w, "|%s\n", strings.Repeat(" --- |", len(row)))
 		}
-		line(append(row, escape(status)))
 	}
-	return nil
+	return err
+}
+
+func exportLaTeX(w io.Writer, t *table.Tables) (err error) {
+	for i, row := range Points(t.Points) {
+		if i == 0 {
+			fmt.Fprintf(w, "%% twopoint run %s\n\\begin{tabular}{l%sl}\n\\hline\n", t.Runs[0].RunID, strings.Repeat("r", len(row)-2))
+		}
+		for k := range row {
+			row[k] = tex(row[k])
+		}
+		fmt.Fprintln(w, strings.Join(row, " & ")+` \\`)
+		if i == 0 {
+			fmt.Fprintln(w, `\hline`)
+		}
+	}
+	_, err = fmt.Fprint(w, "\\hline\n\\end{tabular}\n")
+	return err
 }
 
 // tex escapes text for LaTeX.
-var tex = strings.NewReplacer(`\`, `\textbackslash{}`, "&", `\&`, "%", `\%`, "$", `\$`, "#", `\#`, "_", `\_`, "{", `\{`, "}", `\}`, "~", `\textasciitilde{}`, "^", `\textasciicircum{}`).Replace
+var tex = strings.NewReplacer(`\`, `\textbackslash{}`, "&", `\&`, "%", `\%`, "$", `\$`, "#", `\#`, "_", `\_`, "{", `\{`, "}", `\}`, "~", `\textasciitilde{}`, "^", `\textasciicircum{}`, "±", `$\pm$`).Replace
 
 // exportMacros makes \twopoint{point}{figure} say a figure, and \twopointpm its
 // half-width. A name of a macro holds no digits, hence \csname.
@@ -154,9 +138,9 @@ func exportMacros(w io.Writer, t *table.Tables) error {
 			if x == "" {
 				continue
 			}
-			_, err = fmt.Fprintf(w, "\\expandafter\\def\\csname twopoint:%s:%s\\endcsname{%s}\n", p.PointKey, q.head, x)
+			_, err = fmt.Fprintf(w, "\\expandafter\\def\\csname twopoint:%s:%s\\endcsname{%s}\n", p.PointKey, q.column, x)
 			if half != "" {
-				_, err = fmt.Fprintf(w, "\\expandafter\\def\\csname twopointpm:%s:%s\\endcsname{%s}\n", p.PointKey, q.head, half)
+				_, err = fmt.Fprintf(w, "\\expandafter\\def\\csname twopointpm:%s:%s\\endcsname{%s}\n", p.PointKey, q.column, half)
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -207,45 +206,13 @@ func prefillChart(t *table.Tables) template.HTML {
 	return chart("prefill over context", "prefill, s", list)
 }
 
-// pointRows are all points, the dead ones too, without columns that nothing fills.
+// pointRows are all points with the doubts about each.
 func pointRows(points []table.PointRow) (head []string, rows []row) {
-	head = []string{"variant", "context", "prompt tokens", "requests", "ms/token", "decode tok/s", "prefill tok/s", "TTFT", "accepted", "pairs", "status", "doubts"}
-	cell := func(x *float64, scale float64) string {
-		if x == nil {
-			return ""
-		}
-		return Number(scale**x, 0)
+	cells := Points(points)
+	for i, p := range points {
+		rows = append(rows, row{ID: p.PointKey, Class: p.Status, Cells: append(cells[i+1], strings.ReplaceAll(p.Doubts, ",", ", "))})
 	}
-	for _, p := range points {
-		s, lo, hi, tokS, rateLo, rateHi := DecodeOf(p)
-		r := row{ID: p.PointKey, Class: p.Status, Cells: make([]string, len(head))}
-		r.Cells[0], r.Cells[1] = p.Variant, fmt.Sprint(*p.ContextRequested)
-		if p.PromptTokens != nil {
-			r.Cells[2] = fmt.Sprint(*p.PromptTokens)
-		}
-		r.Cells[3], r.Cells[9], r.Cells[10], r.Cells[11] = fmt.Sprint(*p.Concurrency), fmt.Sprint(p.Valid), p.Status, strings.ReplaceAll(p.Doubts, ",", ", ")
-		if why := cmp.Or(p.FailureKind, p.Reason); why != "" && p.Status != stat.OK {
-			r.Cells[10] += ": " + why
-		}
-		if p.Status == stat.OK && s != nil {
-			if lo != nil && hi != nil {
-				half := 1e3 * (*hi - *lo) / 2
-				r.Cells[4] = Number(1e3**s, half) + " ± " + Number(half, half)
-			} else {
-				r.Cells[4] = cell(s, 1e3)
-			}
-			r.Cells[5] = WithHalf(tokS, rateLo, rateHi)
-			if p.PrefillTokS != nil {
-				r.Cells[6] = WithHalf(p.PrefillTokS, p.PrefillTokSLo, p.PrefillTokSHi)
-			}
-			if p.TTFTS != nil {
-				r.Cells[7] = Seconds(*p.TTFTS)
-			}
-			r.Cells[8] = cell(p.AcceptLength, 1)
-		}
-		rows = append(rows, r)
-	}
-	return head, rows
+	return append(cells[0], "doubts"), rows
 }
 
 // refused are the reasons for which pairs do not count, the commonest first.

@@ -250,8 +250,7 @@ func values(pairs []*Pair, rule schema.Repeats) Values {
 			v.PrefillTokS = v.PrefillS.rate(c * *v.PromptTokens)
 		}
 	}
-	// From times, so that the interval is the inverse of a time's.
-	v.DecodeStreamTokS = fig(func(p *Pair) *float64 { return perSecond(1, p.DecodeStreamTokS) }).rate(1)
+	v.DecodeStreamTokS = v.SPerTokStream.rate(1)
 	return v
 }
 

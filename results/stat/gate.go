@@ -2,7 +2,6 @@ package stat
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"gonum.org/v1/gonum/mathext"
@@ -39,13 +38,9 @@ type Gated struct {
 // and base what the baseline did, which may be the same; nil: not (yet) known.
 func Gate(asked schema.Gate, own, base *event.Gate, baseline bool) Gated {
 	var g Gated
-	add := func(onFail string, c Code, detail string) {
+	find := func(onFail string, c Code, detail string) {
 		f := Finding{c, detail}
-		if i := slices.IndexFunc(g.Findings, func(f Finding) bool { return f.Code == c }); i >= 0 {
-			g.Findings[i].Detail += "; " + detail
-		} else {
-			g.Findings = append(g.Findings, f)
-		}
+		g.Findings = add(g.Findings, f)
 		if onFail == "invalid" && g.Invalid == nil && c != GateDiffers {
 			g.Invalid = &f
 		}
@@ -57,10 +52,10 @@ func Gate(asked schema.Gate, own, base *event.Gate, baseline bool) Gated {
 			if baseShare, _, _ := needles(base, len(n.Depth)); !baseline && baseShare != nil && *baseShare < 1 {
 				lost += "; the baseline does not find all either"
 			}
-			add(n.OnFail, GateNeedle, lost)
+			find(n.OnFail, GateNeedle, lost)
 		}
 		if why != "" {
-			add(n.OnFail, GateUnknown, "needle: "+why)
+			find(n.OnFail, GateUnknown, "needle: "+why)
 		}
 	}
 	if a := asked.Agreement; a != nil {
@@ -68,7 +63,7 @@ func Gate(asked schema.Gate, own, base *event.Gate, baseline bool) Gated {
 		g.Self = meanShare(self)
 		if baseline {
 			if d, _ := differences(self); d > 0 {
-				add(a.OnFail, GateDiffers, "the baseline's greedy outputs differ when it is asked again: "+words(self))
+				find(a.OnFail, GateDiffers, "the baseline's greedy outputs differ when it is asked again: "+words(self))
 			}
 		} else {
 			var with []Compared
@@ -80,13 +75,13 @@ func Gate(asked schema.Gate, own, base *event.Gate, baseline bool) Gated {
 			}
 			switch d, _ := differences(with); {
 			case disagree(with, self):
-				add(a.OnFail, GateDisagrees, words(with)+"; the baseline with itself: "+words(self))
+				find(a.OnFail, GateDisagrees, words(with)+"; the baseline with itself: "+words(self))
 			case d > 0:
-				add(a.OnFail, GateDiffers, words(with)+"; the baseline with itself: "+words(self))
+				find(a.OnFail, GateDiffers, words(with)+"; the baseline with itself: "+words(self))
 			}
 		}
 		if why != "" {
-			add(a.OnFail, GateUnknown, "agreement: "+why)
+			find(a.OnFail, GateUnknown, "agreement: "+why)
 		}
 	}
 	return g

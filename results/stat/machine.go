@@ -159,14 +159,8 @@ func NewMachine(spans []Span, powerW float64) Machine {
 	return m
 }
 
-// doubt keeps one line a code.
 func (m *Machine) doubt(c Code, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	if i := slices.IndexFunc(m.Doubts, func(f Finding) bool { return f.Code == c }); i >= 0 {
-		m.Doubts[i].Detail += "; " + text
-		return
-	}
-	m.Doubts = append(m.Doubts, Finding{c, text})
+	m.Doubts = add(m.Doubts, Finding{c, fmt.Sprintf(format, args...)})
 }
 
 // host sums up what the spans say of the machine's CPUs.

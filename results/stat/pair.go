@@ -77,7 +77,8 @@ type Leg struct {
 //	s_per_tok = (t_b − t_a) / (n_b − n_a)
 //	prefill_s = t_a − (n_a − 1) · s_per_tok
 //
-// One token of leg a comes out of the prefill pass, hence n_a − 1. Legs between
+// One token of leg a comes out of the prefill pass, hence n_a − 1; of several
+// requests the slope in it is that of their makespans. Legs between
 // (multi_point) make the slope a least-squares one, and the prefill time what
 // its line gives for one token. The method stream has leg b alone, whose figure
 // is SPerTokStream; decode_at_depth measures the slope on a cached prompt and
@@ -160,9 +161,12 @@ const fewSteps = 32
 // many samples as the concurrency, in any order; with fewer the pair is torn.
 func NewPair(a, b []event.Sample, r Rules, mid ...[]event.Sample) Pair {
 	legs := r.legs(a, b, mid)
-	p := Pair{Order: "ab", Requests: r.requests(), A: newLeg(a, r), B: newLeg(b, r)}
-	for _, m := range mid {
-		p.Mid = append(p.Mid, newLeg(m, r))
+	p := Pair{Order: "ab", Requests: r.requests(), B: legs[len(legs)-1].of}
+	if len(legs) > 1 {
+		p.A = legs[0].of
+		for _, l := range legs[1 : len(legs)-1] {
+			p.Mid = append(p.Mid, l.of)
+		}
 	}
 	for _, l := range legs {
 		for _, s := range l.samples {
@@ -192,14 +196,14 @@ type leg struct {
 
 // legs are those that the method has, ascending, their samples by slot.
 func (r Rules) legs(a, b []event.Sample, mid [][]event.Sample) []leg {
-	legs := []leg{{name: "b", samples: b}}
+	var legs []leg
 	if r.Method != schema.MethodStream {
-		legs = []leg{{name: "a", samples: a}}
+		legs = append(legs, leg{name: "a", samples: a})
 		for i, m := range mid {
 			legs = append(legs, leg{name: fmt.Sprintf("m%d", i+1), samples: m})
 		}
-		legs = append(legs, leg{name: "b", samples: b})
 	}
+	legs = append(legs, leg{name: "b", samples: b})
 	for i, l := range legs {
 		legs[i].samples = slices.SortedStableFunc(slices.Values(l.samples), func(x, y event.Sample) int { return cmp.Compare(x.Slot, y.Slot) })
 		legs[i].of = newLeg(legs[i].samples, r)
@@ -536,10 +540,6 @@ func count(x *float64) string {
 func (p *Pair) measure(b []event.Sample, r Rules) {
 	c := float64(r.requests())
 	p.measureStream(b, r)
-	if r.requests() > 1 {
-		p.SPerTokStream = p.window(b, r)
-		p.DecodeStreamTokS = perSecond(1, p.SPerTokStream)
-	}
 	switch {
 	case r.Method == schema.MethodStream:
 		if p.SPerTokStream == nil && r.requests() == 1 {

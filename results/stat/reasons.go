@@ -152,6 +152,17 @@ type Finding struct {
 	Detail string
 }
 
+// add keeps one line a code: what a later finding of a code says is added to it.
+func add(list []Finding, f Finding) []Finding {
+	for i := range list {
+		if list[i].Code == f.Code {
+			list[i].Detail += "; " + f.Detail
+			return list
+		}
+	}
+	return append(list, f)
+}
+
 // invalidating is the order in which equally common reasons are named: the
 // cause before its consequences.
 var invalidating = []Code{

@@ -41,6 +41,20 @@ func arrivals(s event.Sample) []arrival {
 	return out
 }
 
+// perToken is the seconds per token over arrivals: the time from the first to the last
+// over the tokens after the first, whose own came in the time before it. It is nil
+// where there are fewer than two.
+func perToken(as []arrival) *float64 {
+	if len(as) < 2 {
+		return nil
+	}
+	var tokens float64
+	for _, a := range as[1:] {
+		tokens += a.tokens
+	}
+	return positive(finite((as[len(as)-1].s - as[0].s) / tokens))
+}
+
 // reads is the number of reads that brought pieces with tokens.
 func reads(s event.Sample) int {
 	return len(slices.Compact(slices.Clone(s.ChunkS)))
@@ -53,9 +67,9 @@ const together = 0.1
 
 // held tells whether tokens of a stream were held back on the way and let go
 // together with later ones, as a proxy does that waits for a buffer to be full:
-// the first two pieces or the last two came at one time, or many shared a read. A reader that
-// was late for a moment looks the same, and its times are as doubtful. Where a
-// forward pass yields several tokens, each in a piece of its own, a read of
+// the first two pieces or the last two came at one time, or many shared a read. A
+// reader that was late for a moment looks the same, and its times are as doubtful.
+// Where a forward pass yields several tokens, each in a piece of its own, a read of
 // several says nothing.
 func (r Rules) held(s event.Sample) bool {
 	n := len(s.ChunkS)
@@ -71,7 +85,8 @@ func (r Rules) held(s event.Sample) bool {
 }
 
 // pieceIsStep tells whether each piece of a stream is at least a step. Of a server that
-// says nothing of speculation that is taken to be so: it makes doubts, and no figure.
+// says nothing of speculation that is taken to be so: it can take a figure away, and
+// makes none.
 func (r Rules) pieceIsStep(s event.Sample) bool {
 	if r.Speculative == nil || !*r.Speculative {
 		return true
@@ -109,8 +124,12 @@ func (p *Pair) measureStream(b []event.Sample, r Rules) {
 	})
 	p.expect = meanOf(b, r.roughly)
 	p.ITLS = meanOf(b, r.medianITL)
-	p.DecodeStreamTokS = meanOf(b, r.streamRate)
-	p.SPerTokStream = perSecond(1, p.DecodeStreamTokS)
+	if len(b) == 1 {
+		p.SPerTokStream = r.inStream(b[0])
+	} else {
+		p.SPerTokStream = p.window(b, r)
+	}
+	p.DecodeStreamTokS = perSecond(1, p.SPerTokStream)
 	p.SPerTokServer = meanOf(b, func(s event.Sample) *float64 { return positive(finiteOf(s.ServerDecodeSPerTok)) })
 }
 
@@ -118,14 +137,10 @@ func (p *Pair) measureStream(b []event.Sample, r Rules) {
 // where tokens were held back, those after the first read over the time from it to
 // the last.
 func (r Rules) roughly(s event.Sample) *float64 {
-	if as := arrivals(s); r.held(s) && len(as) > 1 {
-		var n float64
-		for _, a := range as[1:] {
-			n += a.tokens
-		}
-		return positive(finite((as[len(as)-1].s - as[0].s) / n))
+	if r.held(s) {
+		return perToken(arrivals(s))
 	}
-	if !s.Streamed || s.Buffered || r.held(s) || s.TTFTS == nil || s.CompletionTokens == nil || *s.CompletionTokens < 2 {
+	if !s.Streamed || s.Buffered || s.TTFTS == nil || s.CompletionTokens == nil || *s.CompletionTokens < 2 {
 		return nil
 	}
 	return positive(finite((s.TotalS - *s.TTFTS) / float64(*s.CompletionTokens-1)))
@@ -153,19 +168,14 @@ func chunkTokens(s event.Sample) []int32 {
 	return nil
 }
 
-// streamRate is tokens after the first arrival over the time from first to last:
-// those of the first came in the time before it.
-func (r Rules) streamRate(s event.Sample) *float64 {
+// inStream is the seconds per token of one stream, nil where what was held back makes
+// it too uncertain.
+func (r Rules) inStream(s event.Sample) *float64 {
 	as := arrivals(s)
 	if len(as) < 2 || r.edgeError(s, as) > heldError {
 		return nil
 	}
-	var n float64
-	for _, a := range as[1:] {
-		n += a.tokens
-	}
-	t := as[len(as)-1].s - as[0].s
-	return perSecond(n, &t)
+	return perToken(as)
 }
 
 // edgeError is the error of a rate over arrivals of a stream: that of a step, where

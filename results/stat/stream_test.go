@@ -64,9 +64,9 @@ func TestHeldBackIsRightOrAbsent(t *testing.T) {
 			s := heldStream(sent, proxy)
 			rules := Rules{Method: schema.MethodStream}
 			what := fmt.Sprintf("%s, %d pieces of %d bytes, %d held, a look each %.3g s", name, n, bytes, hold, every)
-			if rate := rules.streamRate(s); rate != nil {
+			if per := rules.inStream(s); per != nil {
 				shown++
-				if off := math.Abs(*rate*step - 1); off > 1.05*heldError {
+				if off := math.Abs(*per/step - 1); off > 1.05*heldError {
 					t.Fatalf("%s: the in-stream rate is off by %.2g %%", what, 100*off)
 				}
 			}

@@ -60,19 +60,17 @@ func (p *Pair) window(b []event.Sample, r Rules) *float64 {
 		return nil
 	}
 	c := float64(r.requests())
-	var rate, edges float64
+	var rate, edges float64 // sums over requests
 	steps := math.MaxInt
 	for i, s := range b {
 		in := within(streams[i], open-*s.OffsetS, end-*s.OffsetS)
 		steps = min(steps, len(in)-1)
-		if len(in) < 2 {
+		per := perToken(in)
+		if per == nil {
+			steps = 0
 			continue
 		}
-		var tokens float64
-		for _, a := range in[1:] {
-			tokens += a.tokens
-		}
-		rate += tokens / (in[len(in)-1].s - in[0].s)
+		rate += 1 / *per
 		edges += r.edgeError(s, in) / c
 	}
 	switch {

@@ -245,7 +245,7 @@ type PointRow struct {
 	DecodeTotalHi *float64 `col:"decode_total_tok_s_hi" unit:"tok/s" doc:"upper end of the interval"`
 	Makespan      *float64 `col:"makespan_s_per_tok" unit:"s/tok" doc:"mean slope of leg makespans over tokens per request; null at concurrency 1"`
 
-	PrefillS      *float64 `col:"prefill_s" unit:"s" doc:"mean of t_a - (n_a - 1) * s_per_tok"`
+	PrefillS      *float64 `col:"prefill_s" unit:"s" doc:"mean of t_a - (n_a - 1) * s_per_tok, of several requests * makespan_s_per_tok"`
 	PrefillSLo    *float64 `col:"prefill_s_lo" unit:"s" doc:"lower end of the interval"`
 	PrefillSHi    *float64 `col:"prefill_s_hi" unit:"s" doc:"upper end of the interval"`
 	PrefillSRaw   *float64 `col:"prefill_s_raw" unit:"s" doc:"the mean whatever the status"`

@@ -138,7 +138,7 @@ func (a *app) comparison(nameA, nameB string, differences []table.Difference, ra
 		}
 		rows = append(rows, row)
 	}
-	fmt.Fprintf(w, "\n%s", columns(withoutEmpty(rows)))
+	fmt.Fprintf(w, "\n%s", columns(report.Filled(rows)))
 	for _, c := range compare.Crossovers(ratios) {
 		first, then := "ahead", "behind"
 		if c.Before == compare.Slower {

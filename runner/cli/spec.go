@@ -6,7 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"twopoint/results/claim"
 	"twopoint/runner/engine/engines"
+	"twopoint/schema"
 	"twopoint/schema/diag"
 	"twopoint/schema/load"
 	"twopoint/schema/plan"
@@ -27,7 +29,7 @@ func (a *app) planned(arg string, f specFlags) (*load.Loaded, plan.Plan, diag.Li
 	if spec == nil {
 		return nil, plan.Plan{}, list
 	}
-	list = append(list, vetEngines(spec)...)
+	list = append(append(list, vetEngines(spec)...), vetClaims(spec)...)
 	if list.HasErrors() {
 		return spec, plan.Plan{}, list
 	}
@@ -54,6 +56,21 @@ func vetEngines(spec *load.Loaded) diag.List {
 			// A server's setting reaches each of its variants: one line is enough.
 			if !slices.ContainsFunc(list, func(e diag.Diagnostic) bool { return e.Pos == d.Pos && e.Rule == d.Rule && e.Pos.Line > 0 }) {
 				list = append(list, d)
+			}
+		}
+	}
+	return list
+}
+
+// vetClaims holds what a publication states to its own table: a claim that deviates
+// there was probably mistyped.
+func vetClaims(spec *load.Loaded) diag.List {
+	var list diag.List
+	for set, p := range spec.Experiment.Published {
+		for _, r := range claim.Judge(map[string]schema.Published{set: p}, claim.Printed(p)) {
+			if r.Verdict == claim.Deviates || r.Verdict == claim.Invalid {
+				path := "published." + set + ".claims." + strings.TrimPrefix(r.ID, set+"/")
+				list = append(list, diag.Diagnostic{Severity: diag.Warning, Path: path, Pos: spec.Pos(path), Rule: "is not what the block's own table says: " + r.Detail})
 			}
 		}
 	}

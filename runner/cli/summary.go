@@ -7,7 +7,6 @@ import (
 
 	"twopoint/results/report"
 	"twopoint/results/run"
-	"twopoint/results/stat"
 	"twopoint/results/table"
 	"twopoint/runner/deploy"
 )
@@ -20,7 +19,7 @@ func (a *app) summary(dir run.Dir, t *table.Tables) {
 	for _, line := range report.Answer(t) {
 		fmt.Fprintln(w, line)
 	}
-	fmt.Fprintf(w, "\n%s", pointTable(t.Points))
+	fmt.Fprintf(w, "\n%s", columns(report.Points(t.Points)))
 	if len(t.Claims) > 0 {
 		fmt.Fprintf(w, "\n%s\n", report.ClaimCount(t.Claims))
 	}
@@ -34,35 +33,6 @@ func (a *app) summary(dir run.Dir, t *table.Tables) {
 	for _, next := range nextCommands(a.ref(dir), dir, t) {
 		fmt.Fprintln(w, "  "+next)
 	}
-}
-
-// pointTable is one line a planned point: dead points stand beside the living.
-func pointTable(points []table.PointRow) string {
-	rows := [][]string{{"variant", "context", "requests", "prefill tok/s", "decode tok/s", "ms/token", "ttft", "accepted", "pairs", "status"}}
-	for _, p := range points {
-		row := []string{p.Variant, fmt.Sprint(*p.ContextRequested), "", "", "", "", "", "", fmt.Sprint(p.Valid), p.Status}
-		if c := *p.Concurrency; c > 1 {
-			row[2] = fmt.Sprint(c)
-		}
-		if p.Status == stat.OK {
-			if p.PrefillTokS != nil {
-				row[3] = report.WithHalf(p.PrefillTokS, p.PrefillTokSLo, p.PrefillTokSHi)
-			}
-			s, sLo, sHi, tokS, lo, hi := report.DecodeOf(p)
-			row[4] = report.WithHalf(tokS, lo, hi)
-			row[5] = report.Number(*s*1e3, 1e3*(*sHi-*sLo)/2)
-			if p.TTFTS != nil {
-				row[6] = report.Seconds(*p.TTFTS)
-			}
-			if a := p.AcceptLength; a != nil && *a != 1 {
-				row[7] = report.Number(*a, 0)
-			}
-		} else if p.Reason != "" {
-			row[9] += ": " + p.Reason
-		}
-		rows = append(rows, row)
-	}
-	return columns(withoutEmpty(rows))
 }
 
 func exists(path string) bool {

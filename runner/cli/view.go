@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -308,21 +307,7 @@ func curve(h *history.History, most int) string {
 		rows = rows[len(rows)-most:]
 	}
 	head := []string{"variant", "context", "requests", "per token", "", "prefill tok/s", "accepted", "baseline", "pairs", "status"}
-	return columns(withoutEmpty(append([][]string{head}, rows...)))
-}
-
-// withoutEmpty leaves out the columns that no row below the head fills.
-func withoutEmpty(rows [][]string) [][]string {
-	out := make([][]string, len(rows))
-	for c := range rows[0] {
-		filled := slices.ContainsFunc(rows[1:], func(r []string) bool { return r[c] != "" })
-		for i := range rows {
-			if filled || len(rows) == 1 {
-				out[i] = append(out[i], rows[i][c])
-			}
-		}
-	}
-	return out
+	return columns(report.Filled(append([][]string{head}, rows...)))
 }
 
 func statusWords(pt *history.Point) string {
